@@ -28,7 +28,7 @@ def test_rewards_to_go_sum_what_is_still_to_come(gamma, expected):
         (0.0, 0.0, [-2.0, 1.0]),
         (0.0, 6.0, [-2.0, 4.0]),
         (1.0, 0.0, [-1.5, 1.0]),  # -2 + .5 * 1: reward-to-go minus value, 1 + .5 * 3 - 4
-        (1.0, 6.0, [0.0, 4.0]),  # the part that was cut off counts: 1 + .5 * (3 + .5 * 6) - 4
+        (1.0, 6.0, [0.0, 4.0]),  # with the value after truncation: 1 + .5 * (3 + .5 * 6) - 4
         (0.5, 6.0, [-1.0, 4.0]),  # -2 + .25 * 4
     ],
 )
@@ -42,8 +42,8 @@ def test_generalized_advantages_by_hand(gae_lambda, last_value, expected):
     [
         ([1.0, 2.0, 6.0, 10.0, 20.0], [0, 0, 0, 1, 1], [0, 1, 2, 0, 1], [4.0, 3.5, 1.5, 20.0, 10.0]),
         ([10.0, 1.0, 20.0, 2.0], [1, 0, 1, 0], [5, 5, 3, 3], [20.0, 2.0, 10.0, 1.0]),  # in any order
-        ([1.0, 3.0, 8.0], [0, 0, 0], [0, 0, 1], [8.0, 8.0, 2.0]),  # the first episode comes to state 0 twice
-        ([1.0, 3.0, 8.0], [0, 1, 0], [0, 0, 1], [8.0, 8.0, 1.0]),  # no other episode comes to state 1: all its steps
+        ([1.0, 3.0, 8.0], [0, 0, 0], [0, 0, 1], [8.0, 8.0, 2.0]),  # the first episode reaches state 0 twice
+        ([1.0, 3.0, 8.0], [0, 1, 0], [0, 0, 1], [8.0, 8.0, 1.0]),  # no other episode reaches state 1: all its steps
         ([7.0, 3.0], [0, 0], [0, 0], [0.0, 0.0]),  # there is no other episode
     ],
 )
@@ -69,7 +69,7 @@ def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of
         tasks=torch.tensor([0, 0, 1]),
         returns=torch.tensor([1.0, 4.0, 7.0, 3.0, 8.0]),  # means of the states: 4, 3 and 8
         states=torch.tensor([0, 0, 0, 1, 2]),
-        episodes=torch.tensor([0, 1, 1, 1, 2]),  # the second comes to state 0 twice
+        episodes=torch.tensor([0, 1, 1, 1, 2]),  # the second reaches state 0 twice
         weight=0.5,
     )
     assert found.tolist() == [-2.0 - 1.5, 2.0 + 0.0, 2.0 + 1.5, 2.0, 0.0]

@@ -15,7 +15,7 @@ from reflectrl.training.batch import advantages_by_episode, minibatches, step_sa
 
 
 def episode(*steps, reflection="Go on.", task="t"):
-    """An episode of (text, action index, reward) steps."""
+    """Return an episode of (text, action index, reward) steps."""
     turns = []
     for number, (text, index, reward) in enumerate(steps):
         menu = ("go", "wait")
@@ -46,7 +46,7 @@ def test_every_step_is_a_sample_with_its_prompt_action_old_probability_and_retur
     assert [sample.view.prompt for sample in found] == shown
     assert [sample.decision.choice.index for sample in found] == [0, 1, 0]
     assert [sample.decision.logprob for sample in found] == [-0.5, -0.5, -1.5]
-    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]  # returns never cross the border of an episode
+    assert [sample.target for sample in found] == [1.0, 2.0, 3.0]  # returns never cross the boundary of an episode
     assert [sample.target for sample in samples(SHORT, LONG, gamma=0.5)] == [1.0, 0.5, 3.0]
 
 
@@ -93,7 +93,7 @@ WORLD = {
     ("Attic.", 0): (4.0, None),
     ("Attic.", 1): (-3.0, None),
 }
-"""Reward and next state of each action; two steps, so "wait" in the hall leads to a second step in the hall."""
+"""Reward and next state by state and action, for episodes of at most two steps; action 1 in the hall stays there."""
 GO = {"Hall.": 0.3, "Attic.": 0.6}
 """Probability of action 0."""
 
@@ -104,13 +104,13 @@ def two_steps(first, second):
 
 
 def score(state, index):
-    """The derivative of the log-probability of an action by the state's logit."""
+    """Return the derivative of an action's log-probability with respect to the state's logit."""
     return (1.0 if index == 0 else 0.0) - GO[state]
 
 
 @pytest.mark.parametrize("baseline", ["none", "leave_one_out"])
 def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(baseline):
-    """Exactly: summed over all pairs of episodes of a two-step world, weighted by their probabilities."""
+    """The expectation is exact: a sum over all pairs of episodes of a two-step world, weighted by probability."""
     layout = replace(LAYOUT, history=0)  # so that both steps in the hall read the same prompt
     played = []
     for first, second in itertools.product((0, 1), repeat=2):

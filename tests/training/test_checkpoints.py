@@ -1,4 +1,4 @@
-"""Checkpoints: what is in them, which one is taken, what cannot be resumed from."""
+"""Checkpoints: their contents, which one is used, and those that cannot be resumed from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
 
 class Noisy(NumberLine):
-    """Draws from the global random generators, as an environment of a notebook may."""
+    """Environment that uses the global random generators, as one of a notebook may."""
 
     def act(self, action):
         noise = random.random() + random.gauss() + float(torch.rand(1)) + np.random.normal()  # noqa: NPY002
@@ -48,7 +48,7 @@ def rlft(folder, model=None, **options):
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """A training, and the folder with its checkpoints 1 to 3; not to be changed."""
+    """A training run, and the folder with its checkpoints 1 to 3, which tests must not change."""
     folder = tmp_path_factory.mktemp("three")
     return rlft(folder).train(), folder
 
@@ -58,11 +58,11 @@ def folder(three, tmp_path):
     return shutil.copytree(three[1], tmp_path / "run")
 
 
-# ---- what is in one --------------------------------------------------------------------------------------------------
+# ---- contents --------------------------------------------------------------------------------------------------------
 
 
 def sft(folder):
-    """Train adapters for one step; returns the folder of the checkpoint."""
+    """Train adapters for one step, and return the folder of the checkpoint."""
     section = save_tiny("gpt2", folder / "base").model_copy(update={"lora": LoraSection(r=4)})
     lm = new_model(section, labels=LABELS, seed=0)
     fine_tune(lm, [reflector_row("|T:P|", " Mistake.")], folder / "sft", "reflector", steps=1)
@@ -76,7 +76,7 @@ def test_every_file_is_safetensors_or_json_or_text_and_named_in_the_manifest(tra
     checkpoint = last_checkpoint(three[1] if training == "rlft" else sft(tmp_path))
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
     for path in files:
-        assert not zipfile.is_zipfile(path), path  # as torch's are
+        assert not zipfile.is_zipfile(path), path  # as torch's own checkpoints are
         if path.suffix == ".safetensors":
             assert load_file(path)
         elif path.suffix == ".json":
@@ -100,7 +100,7 @@ def test_a_checkpoint_is_an_ordinary_model_folder(three):
         assert torch.equal(weight, done.weights[name]), name
 
 
-# ---- which one is taken ----------------------------------------------------------------------------------------------
+# ---- which one is used -----------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_are_compared_as_numbers(folder, tmp_path):
@@ -186,7 +186,7 @@ def test_a_checkpoint_of_another_training_is_refused(folder):
 
 @contextmanager
 def files_up_to(size):
-    """Let no file get longer than ``size`` bytes, as on a disk that is full."""
+    """Limit files to ``size`` bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""Both players are trained by the same advantages: two adapters on one base."""
+"""Both players, as two adapters on one base, are trained with the same advantages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = {
 
 
 def two_players(folder, seed=0):
-    """A model whose base and adapters are always the same."""
+    """Return a model with a base and adapters that depend on the seed only."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         for role in ("reflector", "policy"):

@@ -32,7 +32,7 @@ def untouched(weights, before):
 
 
 class Rich(NumberLine):
-    """Pays more than the square of a float holds."""
+    """Environment with a reward whose square is too large for a float32."""
 
     def act(self, action):
         return replace(super().act(action), reward=1e30)

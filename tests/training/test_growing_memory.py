@@ -1,4 +1,4 @@
-"""A memory that grows while a policy is trained: batch by batch, back to a checkpoint, and over several processes."""
+"""A memory that grows while a policy is trained: by batches, after resuming, and over several processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_le
 
 
 def remembering(folder: Path, *, dies_after: int | None = None) -> Run:
-    """A trainer whose memory is in ``memory.jsonl``, and at first empty."""
+    """Return a run that is ready to train, with an empty memory in ``memory.jsonl``."""
     store = EpisodeStore(folder / "memory.jsonl", Header("number_line", {"size": 6}, LAYOUT))
     memory = GrowingMemory(store, lambda past: Retriever(past, HashingEmbedder()), max_chars=120)
     seats = [Seat("memory", memory)]

@@ -1,4 +1,4 @@
-"""The learning rate of RLFT falls to a fraction of its start: evenly, or along half a cosine as RL4VLM's."""
+"""RLFT's learning rate decays to a fraction of its start: linearly, or by half a cosine as in RL4VLM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reflectrl.config.rlft import Stage
 
 ITERATIONS = 4
 FALLEN = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2}
-"""Part of the fall that is over when a part of the updates is done."""
+"""Share of the decay after a share of the updates."""
 
 
 @pytest.mark.parametrize("schedule", FALLEN)

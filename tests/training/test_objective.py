@@ -42,7 +42,7 @@ def losses(
 
 
 def softmax_policy():
-    """Logits with a gradient, and the log probabilities of actions 0, 1, 2."""
+    """Return logits with a gradient, and the log-probabilities of actions 0, 1, 2."""
     logits = PROBABILITIES.log().requires_grad_()
     return logits, logits.log_softmax(-1)
 
@@ -65,10 +65,10 @@ CLIP = Terms(ppo=PPOTerm(epsilon=0.2))
     [
         (0.50, 2.0, 2.0, True),  # ratio 1: the gradient of REINFORCE
         (0.45, 2.0, 2.0 * 0.5 / 0.45, True),  # ratio 1.11, inside
-        (0.25, 2.0, 1.2 * 2.0, False),  # ratio 2: good action, already likelier by more than the range
-        (1.00, 2.0, 0.5 * 2.0, True),  # ratio 0.5: good action that became rarer may come back
-        (1.00, -2.0, 0.8 * -2.0, False),  # ratio 0.5: bad action, already rarer by more than the range
-        (0.25, -2.0, 2.0 * -2.0, True),  # ratio 2: bad action that became likelier is pushed back
+        (0.25, 2.0, 1.2 * 2.0, False),  # ratio 2: good action, already more likely by more than the range
+        (1.00, 2.0, 0.5 * 2.0, True),  # ratio 0.5: good action that became less likely may be raised again
+        (1.00, -2.0, 0.8 * -2.0, False),  # ratio 0.5: bad action, already less likely by more than the range
+        (0.25, -2.0, 2.0 * -2.0, True),  # ratio 2: bad action that became more likely is lowered again
     ],
 )
 def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogate, moves):
@@ -98,7 +98,7 @@ def test_the_entropy_gradient_flattens_the_distribution():
     entropy_nats = -sum(p * math.log(p) for p in PROBABILITIES.tolist())
     expected = [p * (math.log(p) + entropy_nats) for p in PROBABILITIES.tolist()]
     assert logits.grad.tolist() == pytest.approx(expected, abs=1e-6)
-    assert logits.grad[0] > 0 > logits.grad[2]  # a descent step lowers the likeliest and raises the rarest
+    assert logits.grad[0] > 0 > logits.grad[2]  # a descent step lowers the most likely and raises the least likely
 
 
 def test_the_value_error_is_squared_and_weighted():

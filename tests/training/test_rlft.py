@@ -1,4 +1,4 @@
-"""``ReflectRLTrainer``: one training with everything in it that most tests share, and what needs another one."""
+"""``ReflectRLTrainer``: one training run with all features, shared by most tests, and tests that need other runs."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def stage(iterations, **options):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A training that nothing interrupted."""
+    """An uninterrupted training run."""
     with torch.random.fork_rng():
         return run(tmp_path_factory.mktemp("straight"), adapted(), **EVERYTHING).train()
 
 
-# ---- the training with everything ------------------------------------------------------------------------------------
+# ---- the training run with all features ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
 
 
 def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
-    """Its recorded logprob and value alone would leave neither a ratio nor an advantage."""
+    """With its recorded logprob and value only, there would be neither a ratio nor an advantage."""
     options = {"stages": [stage(1)], "baseline": "value", "epsilon": 0.2, "gae_lambda": 0.95, "num_iterations": 2}
     played = run(tmp_path / "played", gpt2(spread=0.1), episodes=16, **options).train().episodes[0]
     won = next(episode for episode in played if episode.success)
@@ -163,7 +163,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does
         with pytest.raises(Killed):
             killed.train()
         again = run(tmp_path, adapted(), **EVERYTHING)
-        torch.manual_seed(1)  # what another process starts with must not matter
+        torch.manual_seed(1)  # the random state of another process must not matter
         checkpoint = last_checkpoint(tmp_path)
         assert checkpoint_iteration(checkpoint) == 2  # the last of "near", and the first of "far", are lost
         again.train(checkpoint)
@@ -211,9 +211,9 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
 # ---- sampling and scoring agree --------------------------------------------------------------------------------------
 
 TINY_CLIP = 1e-4
-"""As the clip range, it makes ``Iteration.clipped`` the fraction of steps whose ratio is not 1."""
+"""Clip range with which ``Iteration.clipped`` is the fraction of steps whose ratio is not 1."""
 ROUNDED_CLIP = 0.1
-"""The same for 8-bit products: a last bit decides to which of 255 values an input is rounded; ratios move by 3 %."""
+"""Clip range for 8-bit products, where a last bit can round an input to another of 255 values; ratios move by 3 %."""
 POLICIES = {
     "dropout": lambda _: gpt2(spread=0.1, layers=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5),
     "label tokens": lambda _: add_lora(language_model("llama"), LoraSection(r=4, dropout=0.5), [40, 41]),
@@ -228,7 +228,7 @@ def lm_reflector(model, kind=LMReflector):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_path, policy, caplog):
-    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it says at each call in what it computes
+    caplog.set_level(logging.ERROR, logger="bitsandbytes")  # it logs the type of computation at each call
     clip = ROUNDED_CLIP if policy == "8-bit lora" else TINY_CLIP
     done = run(
         tmp_path,
@@ -249,7 +249,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
 @pytest.mark.slow
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], num_iterations=2, epsilon=TINY_CLIP).train()
-    assert done.iterations[0].clipped > 0.3  # of two passes, much of the second
+    assert done.iterations[0].clipped > 0.3  # of two passes, mostly steps of the second
 
 
 @pytest.mark.slow
@@ -300,13 +300,13 @@ def test_a_reflector_is_frozen_and_keeps_its_cache_and_a_single_player_does_not(
     model = add_lora(gpt2(spread=0.2), LoraSection(r=4), [])
     single = lm_reflector(model, CountingReflector)
     run(tmp_path / "one", model, reflector=single).train()
-    assert single.cleared == 3  # before each iteration, and in the end
+    assert single.cleared == 3  # before each iteration, and at the end
 
 
 @pytest.mark.slow
 def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path):
     def passes(checkpoint=None):
-        """Shapes of the reflector's forward passes in each iteration."""
+        """Train, and return the run and the shapes of the reflector's forward passes in each iteration."""
         model, shapes = gpt2(7, spread=0.1), defaultdict(list)
         try_head(model)  # now, because it reads a few rows
         options = {"max_length": MAX_LENGTH, "max_new_tokens": 12, "temperature": 0.3, "prefix_cache": prefix_cache()}
@@ -328,7 +328,7 @@ def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path
 
 
 class HalfBlind:
-    """Rates every second episode with 1 a step, and fails at the others."""
+    """Rater that rates every second episode with 1 per step, and fails at the others."""
 
     asked = 0
 
@@ -385,7 +385,7 @@ def test_the_environments_of_a_stage_are_closed_when_it_ends(tmp_path):
 
 
 class Breaking(NumberLine):
-    """Breaks in every episode that does not begin on an even number."""
+    """Environment that fails in every episode that starts on an odd number."""
 
     def start(self, task):
         if task.options["start"] % 2:

@@ -26,7 +26,7 @@ EPISODES = 4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder that two processes wrote."""
+    """The folder that two processes wrote."""
     folder = tmp_path_factory.mktemp("ranks")
     for process in start_ranks(folder, train, folder):
         assert process.wait() == 0, process.said
@@ -40,7 +40,7 @@ def seen(folder):
 
 @pytest.fixture(scope="module")
 def episodes(seen):
-    """Episodes of each rank, in the order played."""
+    """Return the episodes of each rank in the order of play."""
     return [[decode(Trajectory, row, "seen") for row in rank["episodes"]] for rank in seen]
 
 
@@ -59,7 +59,7 @@ def test_ranks_play_different_episodes_and_end_with_the_same_weights(folder, epi
 
 
 def gradient_step(episodes):
-    """Return the weights after one SGD step on ``episodes`` alone, by another route than the trainer's."""
+    """Return the weights after one SGD step on ``episodes`` only, computed without the trainer."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
     settings = RLFTSettings(gamma=0.9, baseline="value", terms=Terms(value=ValueTerm()))

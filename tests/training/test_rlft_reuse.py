@@ -1,4 +1,4 @@
-"""The trainer with what prompts share computed once, in slots at play and trees at updates, against it without."""
+"""Training with prefix reuse (slots at play, trees in updates) compared with training without it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
-"""As real prompts are, most of one is as it was a step before."""
+"""Layout in which most of a prompt is the same as a step before, as in real prompts."""
 
 
 @dataclass
 class Passes:
-    """Sizes of the forward passes of a trainer's model, padding included."""
+    """Sizes of the forward passes of a trainer's model, including padding."""
 
     plain: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
@@ -33,7 +33,10 @@ class Passes:
 
 
 def trained(folder, model, iterations=1, **options):
-    """Train a model; return the run and its forward passes. By sgd, as Adam makes steps of one size of rounding."""
+    """Train a model, and return the run and its forward passes.
+
+    The optimizer is SGD, because Adam would turn rounding errors into steps of full size.
+    """
     defaults = {
         "stages": [Stage("main", iterations, env={"size": 6})],
         "episodes": 6,
@@ -60,7 +63,7 @@ def actions(done):
 
 
 def close(done, other):
-    """Assert equal weights but for rounding."""
+    """Assert that the weights are equal up to rounding."""
     for name, weight in other.weights.items():
         torch.testing.assert_close(done.weights[name], weight, rtol=0, atol=1e-5)
 
@@ -94,7 +97,7 @@ def test_no_pass_of_an_update_has_more_tokens_than_a_micro_batch(tmp_path, reuse
     whole, passes = trained(tmp_path / "whole", gpt2(spread=0.1), prefix_reuse=reuse)
     parts, smaller = trained(tmp_path / "parts", gpt2(spread=0.1), prefix_reuse=reuse, micro_batch_tokens=150)
     kind = "trees" if reuse else "plain"
-    played = 0  # plain passes that were of the rollout, one a step
+    played = 0  # plain passes of the rollout, one per step
     if not reuse:
         played = max(len(t.turns) for t in whole.episodes[0])
     assert len(getattr(passes, kind)) == played + 1

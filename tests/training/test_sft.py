@@ -53,7 +53,7 @@ SHORT, LONG = REFLECTOR[0], replace(REFLECTOR[3], completion=" Good. Taxi at row
 
 
 def scored(lm: LanguageModel, row: Row) -> tuple[TextExample, torch.Tensor]:
-    """Return a reflector's row, and the negative log-likelihood of each token of its completion, one by one."""
+    """Return a reflector's row, and the negative log-likelihood of each token of its completion."""
     prompt, completion = tokens(lm, row.prompt.text), [*tokens(lm, row.completion), lm.tokenizer.eos_token_id]
     logprobs = lm.model(torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
     losses = [-logprobs[len(prompt) - 1 + i, token] for i, token in enumerate(completion)]
@@ -83,7 +83,7 @@ def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gp
 
 
 def policy_batch(lm: LanguageModel, menus: list[tuple[int, ...]]):
-    """Prompts whose legal actions have the labels of the given positions."""
+    """Return a batch of prompts whose legal actions have the labels of the given positions."""
     add_choice_head(lm.base)
     encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
     prompts = [replace(POLICY[i].prompt, menu=legal(positions)) for i, positions in enumerate(menus)]
@@ -91,7 +91,7 @@ def policy_batch(lm: LanguageModel, menus: list[tuple[int, ...]]):
 
 
 def legal(positions: tuple[int, ...]) -> Menu:
-    """A menu of these actions, the others of which are listed all the same."""
+    """Return a menu of these legal actions, in which the others are listed too."""
     chosen = [(LABELS[at], MENU.actions[at]) for at in positions]
     names, actions = zip(*chosen, strict=True)
     listed = () if positions == tuple(range(len(positions))) else LABELS
@@ -127,7 +127,7 @@ def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(kind, qua
     assert torch.equal(logits(load_model(tmp_path / "policy", section, trainable=True)), logits(lm))
 
 
-# ---- a training that ends, and is resumed ----------------------------------------------------------------------------
+# ---- interrupted and resumed training --------------------------------------------------------------------------------
 
 RESUMED = {"player": "both", "steps": 6, "save_every": 3, "micro_batch_size": 2}
 
@@ -139,13 +139,13 @@ def adapters(gpt2):
 
 @pytest.fixture(scope="module")
 def straight(adapters, tmp_path_factory):
-    """A model whose training nothing interrupted, the summary, and the folder."""
+    """A model after uninterrupted training, the summary, and the folder."""
     lm, folder = new_model(adapters, labels=LABELS, seed=0), tmp_path_factory.mktemp("straight")
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
     summary = train(lm, folder, **RESUMED)
-    assert torch.equal(torch.rand(1), expected)  # random numbers outside of the training are left alone
+    assert torch.equal(torch.rand(1), expected)  # training does not change the global random state
     assert not lm.model.training
     assert "forward" not in vars(lm.base)
     return lm, summary, folder
@@ -210,7 +210,7 @@ def test_a_single_model_learns_both_players_parts_from_mixed_batches(gpt2, tmp_p
     assert summary.last_loss < 0.1 < summary.first_loss
     reflector = LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=20)
     said = reflector.write([row.prompt for row in REFLECTOR], [0.0] * 4)
-    # it stops by itself, because the end-of-text token was trained
+    # it stops, because the end-of-text token was trained
     assert [words.text for words in said] == [row.completion.strip() for row in REFLECTOR]
     batch, _ = policy_batch(lm, [(0, 1, 2, 3)] * 4)
     chosen = action_distribution(lm.model, batch)[0].logits.argmax(-1)

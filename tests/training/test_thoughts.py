@@ -48,7 +48,7 @@ def policy_of(mode, model=None, **options):
 
 
 class Answers(RandomPolicy):
-    """Answers at random in JSON, and every other time with nothing that can be read."""
+    """Random policy whose answers are JSON every other time, and otherwise unreadable."""
 
     answers = 0
 
@@ -64,7 +64,7 @@ class Answers(RandomPolicy):
 
 
 class Says:
-    """A corrector with one sentence for everything."""
+    """Corrector that always says the same sentence."""
 
     def __init__(self, text):
         self.text = text
@@ -121,7 +121,7 @@ def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_n
 
 
 class Thinks:
-    """A policy that always has the same thought."""
+    """Policy that always has the same thought."""
 
     def __init__(self, text):
         self.text = text
@@ -193,7 +193,7 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     path = tmp_path / "state.json"
     restored.restore(json.loads(json.dumps(everything.state(path))), path)
     assert (restored.corrections, restored.steps) == (everything.corrections, everything.steps)
-    everything.steps *= 10  # a tenth of the steps was corrected
+    everything.steps *= 10  # a tenth of the steps were corrected
     every_step = Imitation(ThoughtTerm(sample="all"), policy, layout_of(mode))
     every_step.restore(everything.state(path), path)
     drawn = [len(every_step._drawn(10, random.Random(seed))) for seed in range(200)]
@@ -203,7 +203,7 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
 
 
 def trainer_of(folder, term=None, seats=(), **options):
-    """A trainer of a policy that thinks, and its model."""
+    """Return a trainer of a policy that writes thoughts, and its model."""
     args = config(folder, max_completion_length=8, **options)
     args.terms = replace(args.terms, sft_thought=term)
     layout, model = layout_of("thought_choice"), gpt2(spread=0.1)
@@ -211,7 +211,7 @@ def trainer_of(folder, term=None, seats=(), **options):
 
 
 def trained(folder, term=None, *seats):
-    """Weights after two iterations."""
+    """Return the weights after two iterations."""
     model, trainer = trainer_of(folder, term, seats)
     trainer.train()
     return model.state_dict()

@@ -1,4 +1,4 @@
-"""Environments as tools of TRL's GRPO: by hand, and in a real trainer with a tiny model."""
+"""Environments as tools of TRL's GRPO: called directly, and in a real trainer with a tiny model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_model_is_shown_one_tool_and_rewards_are_logged_under_the_environmen
 
 
 class Breaks(NumberLine):
-    """Raises at the first action."""
+    """Environment that fails at the first action."""
 
     def act(self, action: str) -> Outcome:
         raise ZeroDivisionError(f"{action} divided by nothing")
@@ -115,7 +115,7 @@ STATE = re.compile(r"Number (\d+), target (\d+)\.\nActions:")
 
 
 def tool_calling_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, with Qwen's chat template, whose tool calls TRL can read."""
+    """Return a byte-level tokenizer with Qwen's chat template, whose tool calls TRL can read."""
     from trl.chat_template_utils import qwen3_chat_template
 
     bpe = Tokenizer(models.BPE())
@@ -129,7 +129,7 @@ def tool_calling_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Scripted(Qwen3ForCausalLM):
-    """A real model in all but its words: it calls ``act`` as long as a game goes on, each second copy of it wrongly."""
+    """A real model with scripted text: it calls ``act`` until a game ends, but every second copy calls it wrongly."""
 
     tokenizer: PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Validation during RLFT: fixed tasks, the weights that are kept, patience, and continuing after a kill."""
+"""Validation during RLFT: fixed tasks, which weights are kept, patience, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reflectrl.training.validation import Validator
 
 OPTIONS = {
     "stages": [Stage("main", 3, env={"size": 6})],
-    "rewards": {"env": -1.0},  # whoever is paid for failing gets worse, so that the last weights are not the best
+    "rewards": {"env": -1.0},  # failing is rewarded, so the policy gets worse and the last weights are not the best
     "learning_rate": 0.01,
     "episodes": 16,
     "save_every": 2,
@@ -30,7 +30,7 @@ OPTIONS = {
 
 
 class WatchedLine(NumberLine):
-    """Notes the splits that were read."""
+    """Environment that records the splits that were read."""
 
     splits_read: set[str] = set()
 
@@ -73,7 +73,7 @@ def test_training_ends_with_the_weights_that_did_best(kept):
 
 
 class Greedy:
-    """A trainer's players, with a policy that takes the most probable action."""
+    """The players of a trainer, with a greedy policy."""
 
     def __init__(self, trainer):
         self.policy, self.seats, self.layout = trainer.policy.greedy(), trainer.seats, trainer.layout
@@ -94,12 +94,12 @@ def test_each_stage_is_validated_now_and_then_and_at_its_end_and_ends_with_patie
     stages = [Stage("near", 3, env={"size": 4}), Stage("main", 100, env={"size": 6})]
     options = {"stages": stages, "learning_rate": 1e-30, "validation": Validation(every=2, episodes=4, patience=2)}
     done = run(tmp_path, **options).train()
-    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 6  # best, then twice no better
+    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 6  # the best, then two no better
     assert [each.validation_success is not None for each in done.iterations] == [False, True, True, *[False, True] * 3]
 
 
 class Scripted:
-    """Wins so many of the episodes by group, each time it plays."""
+    """Collector that wins the given number of episodes of each group, each time it plays."""
 
     def __init__(self, *wins):
         self.wins = list(wins)
@@ -138,7 +138,7 @@ def test_the_success_of_each_group_is_that_of_its_sampled_episodes_on_all_proces
     validator = Validator(Validation(episodes=8), None, seed=0, share=(0, 2))
     validator.begin_stage(GroupedLine())
     played = Scripted({"even": 1, "odd": 1}, {"even": 1})
-    assert validator.play(played, lambda *wins: [wins, wins]) == {  # two processes, which win as often
+    assert validator.play(played, lambda *wins: [wins, wins]) == {  # two processes that win equally often
         "validation_success": 4 / 8,
         "validation_greedy": 2 / 4,
         "validation_by_group": {"even": 2 / 6, "odd": 2 / 2},

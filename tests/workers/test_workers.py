@@ -1,4 +1,4 @@
-"""Environments in worker processes: the same episodes as in this process, whatever happens to the processes."""
+"""Environments in worker processes give the same episodes as in this process, whatever happens to the workers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from reflectrl.workers.protocol import Reset, Step
 
 ours = functools.partial(faulty.processes, parent=os.getpid())
 SHORT_S = 1.0
-"""A deadline that only what never answers misses."""
+"""A deadline that is only missed by workers that never answer."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _table():
-    """Registers the environment ``faulty``; in the end no process is left, not even a dead one."""
+    """Register the environment ``faulty``, and check at the end that no process is left, not even a zombie."""
     before = sorted(ours())
     with faulty.registered():
         yield
@@ -52,7 +52,7 @@ def _table():
 
 @pytest.fixture(scope="module")
 def pool(_table):
-    """Two processes for the tests that do not break them."""
+    """A pool of two processes for the tests that do not break them."""
     with WorkerPool(2) as shared:
         shared.make("faulty", {}, 2)
         yield shared
@@ -76,7 +76,7 @@ def begin(env):
 
 
 def about(env):
-    """The facts of its process that an environment gives as its instructions."""
+    """Return what an environment says about its process in its instructions."""
     return json.loads(env.instructions)
 
 
@@ -135,7 +135,7 @@ def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(
     assert pool.failures == 0
 
 
-# ---- many at a time --------------------------------------------------------------------------------------------------
+# ---- many environments at a time -------------------------------------------------------------------------------------
 
 
 def test_many_long_requests_with_long_answers_do_not_block_each_other(pool):
@@ -167,7 +167,7 @@ def test_processes_that_stall_at_the_same_time_are_waited_for_once():
     with WorkerPool(2, WorkerLimits(deadline_s=1, on_failure="drop")) as pool:
         envs = pool.make("faulty", {"fault": "stall", "at": 0}, 2)
         task, elapsed_s = envs[0].tasks("train")[1], []
-        while not elapsed_s or (elapsed_s[-1] >= 2 and len(elapsed_s) < 5):  # one after the other never takes less
+        while not elapsed_s or (elapsed_s[-1] >= 2 and len(elapsed_s) < 5):  # in sequence, it would always take longer
             before = time.monotonic()
             gather(send(envs, [Reset(task, len(elapsed_s))] * 2))
             elapsed_s.append(time.monotonic() - before)
@@ -184,7 +184,7 @@ def test_processes_that_stall_at_the_same_time_are_waited_for_once():
     [
         ("quit", 0, 3, 1),
         ("stall with a child", 3, 3, 1),
-        ("kill", 3, 12, 1),  # in the middle of a step of many, it is the only one to blame
+        ("kill", 3, 12, 1),  # during a step of many environments, only this one is at fault
         ("raise", 3, 12, 2),
     ],
 )
@@ -192,7 +192,7 @@ def test_an_episode_that_broke_once_is_replayed_and_nothing_shows_it(fault, at, 
     marker = tmp_path / "happened"
     with WorkerPool(workers, WorkerLimits(deadline_s=SHORT_S if "stall" in fault else 60.0)) as pool:
         assert play(pool.make("faulty", {"fault": fault, "at": at, "marker": str(marker)}, count)) == undisturbed()
-        if fault in faulty.DEADLY:  # the process is gone, with what it had started, and was waited for
+        if fault in faulty.DEADLY:  # the process and its children are gone, and it was waited for
             assert not faulty.processes(group=int(marker.read_text()))
     assert pool.failures == 1
 
