@@ -126,7 +126,7 @@ class Command:
             return None
         self.process.send_signal(number)
         code, said = self.process.wait(timeout=120), self.log.read_text(encoding="utf-8")
-        good = code == 128 + number and "same command goes on" in said and "Traceback" not in said
+        good = code == 128 + number and "same command" in said and "Traceback" not in said
         return None if good else f"{number.name} was answered by exit code {code} and:\n{said}"
 
 
