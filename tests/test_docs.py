@@ -189,6 +189,18 @@ def test_the_readme_says_how_fast_an_iteration_of_gpt2_is_as_its_table_does():
             assert f" {faster} times" in said[0].replace(" and ", " times ")
 
 
+def test_the_readme_says_what_a_pretrained_model_learned_as_its_table_does():
+    table = MEASURED.partition("<!-- pretrained_number_line -->")[2].partition("<!-- end -->")[0]
+    (row,) = re.findall(r"^\| \*\*Reflect-RL\*\* \| .*$", table, re.M)
+    (silent,) = re.findall(r"^\| without reflection \| .*$", table, re.M)
+    _, _, sft, mean, *_ = row.strip("| ").split(" | ")
+    before = row.strip("| ").split(" | ")[10].rstrip("%")
+    said = " ".join(README.partition("A pretrained model learns in the same loop")[2].partition("\n\n")[0].split())
+    assert f"wins {before} % of the number line's test episodes before any training, {sft} % after SFT" in said
+    assert f"and {mean.split()[0]} % after RLFT" in said
+    assert f"without reflection {silent.strip('| ').split(' | ')[3].split()[0]} %" in said
+
+
 def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
     given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
     assert given[:2] == ["demo", "test"]
