@@ -41,7 +41,7 @@ def _pretrained(game: str) -> tuple[Arm, ...]:
 
 
 PRETRAINED_SEEDS = "80-82"
-"""Seeds of the tables of pretrained models, whose runs take ten minutes to an hour each."""
+"""Seeds of the tables of pretrained models: three, because their runs take longer than those of tiny models."""
 STUDIES: Mapping[str, Study] = {
     "pretrained_number_line": Study("SmolLM2-135M on the number line", _pretrained("number_line")),
     "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup")),

@@ -15,7 +15,7 @@ class Game(ABC):
     """Base class of the games. ``GymCards`` counts the steps and decides on success."""
 
     instructions: str
-    """Rules that the player is told."""
+    """Instructions of the environment, shown to the player."""
     actions: tuple[str, ...]
     """All actions of the paper, legal or not."""
     horizon: int
