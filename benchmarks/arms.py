@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.rlft import EntropyTerm
 from reflectrl.core import InvalidInput
 from reflectrl.core.origin import commit_of, hardware
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
@@ -22,8 +23,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment variables of a run: with more threads, nano models' sums take longer and are rounded differently."""
 SEEDS = "80-84"
 """Seeds of the published tables; no setting was chosen with them."""
-EXPLORE_SEEDS = "90-94"
-"""Seeds of AutoExplore's published tables; its settings were changed after other seeds had been tested."""
+LATER_SEEDS = "90-94"
+"""Seeds of the published tables of environments whose settings were changed after other seeds had been tested."""
 ROUNDINGS: Mapping[str, Mapping[str, str]] = {
     "default": {"ATEN_CPU_CAPABILITY": "default"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
@@ -108,7 +109,8 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "dangerous_taxi/nano_full",
         "nothing",
         "No SFT row shows a start of the test and no training episode begins there, but some pass through.",
-        ablations=(Arm("curriculum", "pickup first", "dangerous_taxi/nano_full_curriculum"),),
+        seeds=LATER_SEEDS,
+        ablations=(Arm("curriculum", "pickup first", "dangerous_taxi/nano_full_curriculum", seeds=LATER_SEEDS),),
     ),
     "line": Environment(
         "Number line",
@@ -123,10 +125,10 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "where the file lies",
         "Each seed splits the files anew, and no file of a test question is asked about in training.",
         "auto_explore/nano_no_reflection",
-        EXPLORE_SEEDS,
+        LATER_SEEDS,
         (
-            Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives", seeds=EXPLORE_SEEDS),
-            _menu_first("auto_explore/nano", EXPLORE_SEEDS),
+            Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives", seeds=LATER_SEEDS),
+            _menu_first("auto_explore/nano", LATER_SEEDS),
         ),
     ),
     "alfworld": Environment(
@@ -212,12 +214,19 @@ def objective(recipe: Recipe) -> str:
         "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
         *(["advantages centred"] if rlft.center_advantages else []),
         *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
-        f"an entropy bonus of {rlft.terms.entropy.coef:g}" if rlft.terms.entropy else "no entropy bonus",
+        _entropy(rlft.terms.entropy),
         *([replayed] if rlft.replay_episodes else []),
     ]
     smoothing = recipe.sft.policy.label_smoothing
     after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""
     return f"{', '.join(terms)}{after}"
+
+
+def _entropy(term: EntropyTerm | None) -> str:
+    """Describe the entropy bonus of an objective."""
+    if term is None:
+        return "no entropy bonus"
+    return f"an entropy bonus of {term.coef:g}{f' below {term.floor:g} nats' if term.floor else ''}"
 
 
 _BASELINES = {
