@@ -229,8 +229,8 @@ class RLFTSettings:
     ``format``, which is 1 for each step whose text names a legal action; and for actions in JSON, ``illegal``, which is
     1 for each step whose text names none, so its weight should be negative."""
     format_into_return: bool = False
-    """Add the reward ``format`` to the return and advantage of its own step only, as in GTR's code; otherwise it also
-    counts in the returns of earlier steps."""
+    """Add the reward ``format`` to the return of its own step only, as in GTR's code; otherwise it also counts in the
+    returns of earlier steps."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper uses no discount (1)."""
     baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
@@ -247,15 +247,15 @@ class RLFTSettings:
     the time limit is not part of the task (Pardo et al., 2018); if it is, and without a discount, the policy
     unlearns to be fast."""
     normalize_advantages: bool = True
-    """Divide advantages by their standard deviation (at least 0.2)."""
+    """Divide advantages by the standard deviation of those of new episodes (at least 0.2)."""
     center_advantages: bool = False
-    """Subtract the batch mean from the advantages first; with ``normalize_advantages`` they are then whitened."""
+    """Subtract the mean of new episodes' advantages first; with ``normalize_advantages`` they are then whitened."""
     replay_size: CountOrZero = 0
     """Maximum number of successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
     """Number of replayed episodes per update, used as if the current policy had played them: with current values and
-    without importance weights (self-imitation, Oh et al., 2018). They are drawn like tasks (``task_priority``), so that
-    tasks which the policy is forgetting return first."""
+    without importance weights, but only where their advantage is positive (self-imitation, Oh et al., 2018). They are
+    drawn like tasks (``task_priority``), so that tasks which the policy is forgetting return first."""
     validation: Validation | None = None
     """Validation during training; absent: none, and the validation tasks are never read."""
     keep: Literal["last", "best"] = "last"

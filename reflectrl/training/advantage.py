@@ -110,6 +110,6 @@ def _sums(values: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     return total[groups], torch.bincount(groups)[groups]
 
 
-def normalized(advantages: Tensor) -> Tensor:
-    """Return (N,) advantages divided by their standard deviation or ``STD_FLOOR``, if that is larger; not centred."""
-    return advantages / advantages.std(correction=0).clamp(min=STD_FLOOR)
+def spread(advantages: Tensor) -> Tensor:
+    """Return the standard deviation of (N,) advantages, or ``STD_FLOOR`` if that is larger."""
+    return advantages.std(correction=0).clamp(min=STD_FLOOR)

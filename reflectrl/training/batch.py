@@ -15,7 +15,7 @@ from reflectrl.core import Decision, Trajectory, Turn
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.advantage import generalized_advantages, leave_one_out, normalized, rewards_to_go, step_grouped
+from reflectrl.training.advantage import generalized_advantages, leave_one_out, rewards_to_go, spread, step_grouped
 
 
 @dataclass(frozen=True)
@@ -79,28 +79,33 @@ def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> li
 def step_samples(
     fresh: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings, replayed: Sequence[Trajectory] = ()
 ) -> list[StepSample]:
-    """Return the samples of all steps, those of fresh episodes first, with the advantages that ``settings`` define."""
+    """Return the samples of all steps, those of fresh episodes first, with the advantages that ``settings`` define.
+
+    A replayed step keeps only the positive part of its advantage (self-imitation, Oh et al., 2018, equation 2): its
+    action was sampled by another policy, so PPO's clip could not bound how far a negative advantage pushes it down.
+    """
     trajectories = [*fresh, *replayed]
+    played = sum(len(trajectory.turns) for trajectory in fresh)
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
+    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, _apart(settings))])
     if settings.baseline == "value":
-        advantages = torch.cat([_with_value_head(trajectory, settings) for trajectory in trajectories])
+        advantages = torch.cat([_with_value_head(trajectory, settings) for trajectory in trajectories]) + apart
         targets = advantages + torch.tensor([decision.value for decision in decisions])
     else:
         weights = _propagated(settings)
-        targets = torch.cat([rewards_to_go(weighted_rewards(each, weights), settings.gamma) for each in trajectories])
+        returns = [rewards_to_go(weighted_rewards(each, weights), settings.gamma) for each in trajectories]
+        targets = torch.cat(returns) + apart
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
         if settings.baseline == "step_group":
             advantages = _step_grouped(trajectories, targets, episodes, settings)
         else:
             advantages = targets - _baseline(settings.baseline, targets, [view.prompt for view in views], episodes)
-    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, _apart(settings))])
-    advantages, targets = advantages + apart, targets + apart
     if settings.center_advantages:
-        advantages = advantages - advantages.mean()
+        advantages = advantages - advantages[:played].mean()
     if settings.normalize_advantages:
-        advantages = normalized(advantages)
-    played = sum(len(trajectory.turns) for trajectory in fresh)
+        advantages = advantages / spread(advantages[:played])
+    advantages[played:] = advantages[played:].clamp(min=0)
     rows = zip(views, decisions, advantages.tolist(), targets.tolist(), strict=True)
     return [StepSample(*row, replayed=number >= played) for number, row in enumerate(rows)]
 
@@ -140,7 +145,7 @@ def _step_grouped(
     trajectories: Sequence[Trajectory], returns: Tensor, episodes: Tensor, settings: RLFTSettings
 ) -> Tensor:
     return step_grouped(
-        torch.tensor([sum(weighted_rewards(each, settings.rewards)) for each in trajectories]),
+        torch.tensor([sum(weighted_rewards(each, _propagated(settings))) for each in trajectories]),
         _numbered(each.task.id for each in trajectories),
         returns,
         _numbered((each.task.id, turn.observation) for each in trajectories for turn in each.turns),

@@ -28,12 +28,13 @@ SHORT = episode(("Hall.", 0, 1.0))
 LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
 
 
-def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, **options):
+def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, replayed=(), **options):
     if baseline == "value":
         options["terms"] = Terms(value=ValueTerm())
     if baseline == "step_group":
         options["episodes_per_task"] = 2
-    return step_samples(episodes, layout, RLFTSettings(baseline=baseline, normalize_advantages=normalize, **options))
+    settings = RLFTSettings(baseline=baseline, normalize_advantages=normalize, **options)
+    return step_samples(episodes, layout, settings, replayed)
 
 
 def advantages(*episodes, **options):
@@ -134,6 +135,20 @@ def test_normalisation_changes_advantages_and_not_returns():
     deviation = (2 / 3) ** 0.5
     assert [sample.advantage for sample in found] == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
     assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
+
+
+def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_statistic_of_the_batch():
+    won = episode(("Hall.", 0, -2.0), ("Attic.", 0, 4.0))  # returns 2 and 4, values 0.5 and 1.5
+    lost = episode(("Hall.", 1, -1.0), ("Attic.", 1, 0.0))  # returns -1 and 0
+    options = {"baseline": "value", "center_advantages": True, "normalize": True}
+    alone = samples(SHORT, lost, **options)
+    found = samples(SHORT, lost, replayed=[won, lost], **options)
+    assert [each.replayed for each in found] == [False] * 3 + [True] * 4
+    assert found[:3] == alone
+    mean, deviation = -5 / 6, (8 / 9) ** 0.5  # of 0.5, -1.5 and -1.5
+    expected = [(1.5 - mean) / deviation, (2.5 - mean) / deviation, 0.0, 0.0]
+    assert [each.advantage for each in found[3:]] == pytest.approx(expected)
+    assert [each.target for each in found[3:]] == [2.0, 4.0, -1.0, 0.0]
 
 
 def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():

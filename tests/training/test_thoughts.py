@@ -248,6 +248,22 @@ def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alo
     assert [sample.target for sample in samples] == pytest.approx(returns)
 
 
+@pytest.mark.parametrize("baseline", ["batch", "step_group"])
+def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against_the_baseline(baseline):
+    (turn,) = episode().turns
+    values = [{"env": 0.0, "format": each} for each in (1.0, 0.0, 1.0)]
+    three = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
+    settings = RLFTSettings(
+        rewards={"env": 1.0, "format": 2.0},
+        format_into_return=True,
+        baseline=baseline,
+        episodes_per_task=2,
+        normalize_advantages=False,
+    )
+    found = [sample.advantage for sample in step_samples([three], PromptFormat(), settings)]
+    assert found == pytest.approx([2 / 3, -4 / 3, 2 / 3])
+
+
 def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
     (turn,) = episode().turns
     values = [{"env": 1.0, "format": 1.0}, {"env": 0.5, "format": 0.0}]
