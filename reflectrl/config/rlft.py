@@ -217,7 +217,8 @@ class RLFTSettings:
     num_minibatches: Count = 1
     """Number of optimizer steps per pass."""
     target_kl: Positive | None = None
-    """KL divergence of a minibatch, in nats per step, above which an iteration stops updating; absent: no limit."""
+    """Estimated KL divergence of a minibatch's new steps, in nats per step, thoughts included, above which an iteration
+    stops updating; absent: no limit."""
     terms: Terms = field(default_factory=Terms)
     """Terms of the objective; REINFORCE alone by default."""
     thought_lambda: Fraction = 0.5

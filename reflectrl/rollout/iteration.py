@@ -27,9 +27,10 @@ class Iteration(EpisodeMeans, IterationPlace):
     loss: float = metric("update/loss", "Loss", panel=True, late=True)
     """Loss, as the mean over the updates of the iteration."""
     kl: float = metric("update/kl", "KL divergence", panel=True, late=True)
-    """KL divergence of the sampling policy from the updated one, mean over steps and updates."""
+    """Estimated KL divergence of the updated policy from the sampling policy in nats, over text and action and without
+    ``thought_lambda``: mean over the steps of new episodes and the updates."""
     clipped: float = metric("update/clipped", "Clipped steps", fraction=True, panel=True, late=True)
-    """Fraction of steps outside the clip range."""
+    """Fraction of the steps of new episodes outside the clip range."""
     grad_norm: float = metric("update/grad_norm", "Gradient norm", low=0.0, panel=True, late=True)
     """Norm of the gradient before clipping, mean over the updates."""
     learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0, panel=True, late=True)

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from reflectrl.models.policy import Scores
 from reflectrl.training.batch import StepSample
+from reflectrl.training.objective import MAX_LOG_RATIO
 
 
 class Divergences:
@@ -17,14 +18,12 @@ class Divergences:
         self._found: list[tuple[float, float]] = []
 
     def add(self, samples: Sequence[StepSample], scores: Scores) -> None:
-        """Add the steps of a forward pass; replayed steps count as 0, as in ``Loss.kl``."""
+        """Add the fresh steps of a forward pass."""
         now = zip(samples, scores.thought_logprobs.tolist(), scores.logprobs.tolist(), strict=True)
         for sample, thought, action in now:
             written = sample.decision.choice.written
-            if written is not None:
-                pairs = ((thought, written.thought_logprob), (action, sample.decision.logprob))
-                text, choice = (0.0 if sample.replayed else _k3(new - old) for new, old in pairs)
-                self._found.append((text, choice))
+            if written is not None and not sample.replayed:
+                self._found.append((_k3(thought - written.thought_logprob), _k3(action - sample.decision.logprob)))
 
     def means(self) -> dict[str, float]:
         """Return the fields ``thought_kl`` and ``action_kl`` of ``Iteration``, and reset; empty without texts."""
@@ -37,4 +36,5 @@ class Divergences:
 
 def _k3(log_ratio: float) -> float:
     """Estimate KL(sampling policy || current policy) in nats from one sample, as ``Loss.kl`` does."""
-    return math.exp(min(log_ratio, 700.0)) - 1 - log_ratio
+    log_ratio = max(-MAX_LOG_RATIO, min(log_ratio, MAX_LOG_RATIO))
+    return math.exp(log_ratio) - 1 - log_ratio

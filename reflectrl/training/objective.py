@@ -26,6 +26,10 @@ class Loss:
     """Estimate of KL(sampling policy || current policy) in nats, ``(ratio - 1) - log ratio`` (Schulman's k3)."""
 
 
+MAX_LOG_RATIO = 20.0
+"""Bound to which log-ratios are clamped, which keeps ratios finite."""
+MAX_RATIO = 10.0
+"""Probability ratio above which PPO's clipped surrogate alone counts, so that no single step has a huge loss."""
 MAX_GAP = 0.25
 """Maximum mean gap of log-probabilities, as a fraction of PPO's clip range; see ``check_gap``."""
 
@@ -57,9 +61,13 @@ def reinforce_losses(logprobs: Tensor, advantages: Tensor) -> Tensor:
 
 
 def ppo_losses(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """Return PPO's clipped losses ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)`` (appendix A); all tensors are (N,)."""
-    ratio = (logprobs - old_logprobs).exp()
-    return -torch.min(ratio * advantages, ratio.clamp(1 - epsilon, 1 + epsilon) * advantages)
+    """Return PPO's clipped losses ``-min(ratio A, clip(ratio, 1-eps, 1+eps) A)`` (appendix A); all tensors are (N,).
+
+    Where the ratio is above ``MAX_RATIO``, the loss is ``-clip(ratio, 1-eps, 1+eps) A``, without a gradient.
+    """
+    ratio = (logprobs - old_logprobs).clamp(max=MAX_LOG_RATIO).exp()
+    clipped = ratio.clamp(1 - epsilon, 1 + epsilon) * advantages
+    return -torch.where(ratio > MAX_RATIO, clipped, torch.min(ratio * advantages, clipped))
 
 
 def kl_divergences(logprobs: Tensor, reference: Tensor) -> Tensor:
@@ -90,6 +98,7 @@ def step_losses(
     old_values: Tensor,
     targets: Tensor,
     divergences: Tensor,
+    log_ratios: Tensor,
 ) -> Loss:
     """Return the weighted sum of the terms over N steps, with statistics.
 
@@ -104,6 +113,8 @@ def step_losses(
         old_values: (N,) estimates of the value head at sampling time.
         targets: (N,) target returns of the value head.
         divergences: (N,) KL divergences of the current policy from the initial policy, in nats.
+        log_ratios: (N,) log-probabilities of all that was sampled, under the current policy less at sampling time,
+            for ``Loss.kl``; they differ from ``logprobs - old_logprobs`` where a thought's are weighted.
 
     """
     if terms.ppo is not None:
@@ -119,8 +130,8 @@ def step_losses(
     if terms.kl is not None:
         losses = losses + terms.kl.at(progress) * divergences
     with torch.no_grad():
-        log_ratio = logprobs - old_logprobs
-        ratio = log_ratio.exp()
-        clipped = (ratio - 1).abs() > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
-        kl = ratio - 1 - log_ratio
+        distance = ((logprobs - old_logprobs).exp() - 1).abs()
+        clipped = distance > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
+        log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        kl = log_ratios.exp() - 1 - log_ratios
     return Loss(losses.sum(), clipped.sum(), kl.sum())

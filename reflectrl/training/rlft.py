@@ -331,8 +331,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                     self.accelerator.backward(loss.total / len(samples))
             watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
         columns = zip(*torch.stack(watched).tolist(), strict=True)  # one transfer from the device
-        mean, kl, clipped = (sum(column) / len(samples) for column in columns)
-        self._losses.append((mean, kl, clipped))
+        total, kl, clipped = map(sum, columns)
+        fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
+        mean = total / len(samples)
+        self._losses.append((mean, kl / fresh, clipped / fresh))
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
@@ -346,8 +348,12 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             self._gaps += gaps(samples, played, logprobs.tolist())
         # replayed actions count as sampled by the current policy (self-imitation): the ratio is 1
         old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
-        rows = [(each, x.advantage, x.decision.value, x.target) for each, x in zip(old, samples, strict=True)]
-        old_logprobs, advantages, old_values, targets = torch.tensor(rows, device=self.args.device).unbind(-1)
+        rows = [
+            (each, x.advantage, x.decision.value, x.target, x.decision.joint_logprob(1.0), x.replayed)
+            for each, x in zip(old, samples, strict=True)
+        ]
+        columns = torch.tensor(rows, device=self.args.device).unbind(-1)
+        old_logprobs, advantages, old_values, targets, sampled, replayed = columns
         longest = max(len(sample.reference) for sample in samples)
         padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]
         reference = torch.tensor(padded, device=self.args.device)
@@ -363,6 +369,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             old_values=old_values,
             targets=targets,
             divergences=kl_divergences(scores.menu_logprobs[:, :longest], reference),
+            log_ratios=(scores.logprobs + scores.thought_logprobs - sampled).detach() * (1 - replayed),
         )
 
     def optimizer_stepped(self, control: Any) -> None:

@@ -24,6 +24,7 @@ def losses(
     old_values=None,
     targets=None,
     divergences=None,
+    moved=None,
     progress=0.0,
 ):
     zeros = torch.zeros(len(advantages))
@@ -38,6 +39,7 @@ def losses(
         old_values=zeros if old_values is None else old_values,
         targets=zeros if targets is None else targets,
         divergences=zeros if divergences is None else divergences,
+        log_ratios=zeros if moved is None else torch.tensor(moved),
     )
 
 
@@ -69,6 +71,10 @@ CLIP = Terms(ppo=PPOTerm(epsilon=0.2))
         (1.00, 2.0, 0.5 * 2.0, True),  # ratio 0.5: good action that became less likely may be raised again
         (1.00, -2.0, 0.8 * -2.0, False),  # ratio 0.5: bad action, already less likely by more than the range
         (0.25, -2.0, 2.0 * -2.0, True),  # ratio 2: bad action that became more likely is lowered again
+        (0.5 / 9, -2.0, 9.0 * -2.0, True),
+        (0.5 / 11, -2.0, 1.2 * -2.0, False),  # beyond a ratio of 10, no step has a huge loss
+        (1e-30, -2.0, 1.2 * -2.0, False),
+        (1e-30, 0.0, 0.0, False),  # neither an overflow nor 0 times infinity
     ],
 )
 def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogate, moves):
@@ -80,6 +86,12 @@ def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogat
     ratio = 0.5 / old if moves else 0.0
     expected = [-advantage * ratio * part for part in (0.5, -0.3, -0.2)]
     assert logits.grad.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_kl_divergence_is_estimated_from_all_that_was_sampled_and_stays_finite():
+    _, logprobs = softmax_policy()
+    found = [losses(CLIP, logprobs[[0]], old=[0.5], advantages=[1.0], moved=[each]).kl for each in (0.5, -100.0, 900.0)]
+    assert [each.item() for each in found] == pytest.approx([math.exp(0.5) - 1.5, 19.0, math.exp(20.0) - 21.0])
 
 
 @pytest.mark.parametrize(("progress", "coefficient"), [(0.0, 2.0), (0.5, 1.25), (1.0, 0.5)])
@@ -116,8 +128,9 @@ def test_clipped_steps_and_kl_are_measured_and_micro_batches_add_up():
     _, logprobs = softmax_policy()
     assert losses(CLIP, logprobs, advantages=[1.0] * 3).kl == 0.0
     advantages, old = [0.5, -1.0, 2.0], [0.5, 0.2, 0.4]  # ratios 1, 1.5, 0.5
-    whole = losses(CLIP, logprobs, old=old, advantages=advantages)
-    parts = [losses(CLIP, logprobs[[n]], old=[old[n]], advantages=[advantages[n]]) for n in range(3)]
+    moved = [math.log(ratio) for ratio in (1.0, 1.5, 0.5)]
+    whole = losses(CLIP, logprobs, old=old, advantages=advantages, moved=moved)
+    parts = [losses(CLIP, logprobs[[n]], old=[old[n]], advantages=[advantages[n]], moved=[moved[n]]) for n in range(3)]
     assert whole.clipped == sum(part.clipped for part in parts) == 2.0
     assert parts[1].kl.item() == pytest.approx(1.5 - 1.0 - math.log(1.5))
     assert whole.kl.item() == pytest.approx(sum(part.kl.item() for part in parts), abs=1e-6)
