@@ -221,15 +221,24 @@ def short_report(page: Path) -> str:
         for silent, ours in [of_all] if of_all else []:
             worst = [each["worst"].split()[0] for each in (ours, silent)]  # drop the run's name
             lines.append(
-                [about.title, ours["runs"], ours["SFT"], f"**{ours['mean']}**", f"**{worst[0]}**", ours["least gain"]]
+                [
+                    about.title,
+                    f"`{about.recipe}`",
+                    ours["runs"],
+                    ours["SFT"],
+                    f"**{ours['mean']}**",
+                    f"**{worst[0]}**",
+                    ours["least gain"],
+                ]
                 + [silent["mean"], worst[1], COMMIT.findall(text)[0][0]]
             )
-    heads = ("", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain", "without reflection", "its worst run")
+    heads = ("", "recipe", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain")
+    without = ("without reflection", "its worst run", "made at commit")
     return f"""Success in per cent on tasks that training never begins with, sampled; mean with a 95 % t interval over
 runs, each seed with two instruction sets. Least gain: of a run over its own SFT, in points. From the tables of
 `benchmarks/README.md`, which `python benchmarks/learning.py ENV` made, each at its commit.
 
-{table((*heads, "made at commit"), lines)}
+{table((*heads, *without), lines)}
 """
 
 

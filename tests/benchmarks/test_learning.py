@@ -109,6 +109,7 @@ def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: li
     assert f"at commit {made_at}" in page.read_text()
     assert head.pop() == "made at commit"
     assert dict(zip(head, row, strict=True)) == {
+        "recipe": "`number_line/nano`",
         "runs": "3",
         "SFT": "50",
         "**Reflect-RL**": "**80 ± 25**",
