@@ -15,6 +15,7 @@ import typer
 from packaging.requirements import Requirement
 
 from reflectrl.cli.terminal import say
+from reflectrl.core.origin import usable_cores
 
 KEYS = {
     "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
@@ -63,8 +64,7 @@ def doctor() -> None:
 def _system() -> Iterator[Finding]:
     yield Finding("reflectrl", version("reflectrl"))
     yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield Finding("processor cores", str(cores))
+    yield Finding("processor cores", str(usable_cores()))
     try:
         import torch
     except ImportError:

@@ -25,6 +25,15 @@ RecipeOption = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
+StageRecipe = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        "-r",
+        help="Shipped recipe (see 'reflectrl recipes ls') or YAML file; default: the recipe of the folder of --run.",
+        autocompletion=complete_recipe,
+    ),
+]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 RunOption = Annotated[
     str | None,
@@ -47,7 +56,7 @@ MaxCost = Annotated[
 
 
 def gen_data(
-    recipe: RecipeOption,
+    recipe: StageRecipe = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -65,7 +74,7 @@ def gen_data(
 
 
 def sft(
-    recipe: RecipeOption,
+    recipe: StageRecipe = None,
     player: Annotated[Literal["reflector", "policy", "both"], typer.Option(help="Players to train.")] = "both",
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
@@ -77,7 +86,7 @@ def sft(
 
 
 def rlft(
-    recipe: RecipeOption,
+    recipe: StageRecipe = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -96,7 +105,7 @@ def rlft(
 
 
 def evaluate(
-    recipe: RecipeOption,
+    recipe: StageRecipe = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -107,7 +116,7 @@ def evaluate(
 
 
 def run(
-    recipe: RecipeOption,
+    recipe: StageRecipe = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -123,6 +132,8 @@ def run(
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
     if seeds or grid:
+        if recipe is None:
+            raise InvalidInput("--seeds or --grid was given without --recipe; say which recipe to run.")
         _sweep(recipe, runs, run, overrides or [], seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost)
         return
     if jobs > 1:
@@ -152,7 +163,8 @@ def _sweep(
     base = load_recipe(recipe, overrides)
     name = _run_folder(runs, run, base).name
     numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
-    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), overrides)
+    shared = overrides if seeds else [each for each in overrides if not each.startswith("seed=")]  # base.seed has it
+    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), shared)
     waiting = sweep.unfinished(planned)
     reporter = Reporter()
     if len(waiting) < len(planned):
@@ -174,7 +186,7 @@ def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exi
 
 def _stages(
     stages: tuple[str, ...],
-    recipe: str,
+    recipe: str | None,
     runs: Path,
     run: str | None,
     overrides: list[str] | None,
@@ -185,10 +197,16 @@ def _stages(
     batch: Batch | None = None,
 ) -> Run:
     """Check all input before anything heavy is imported, and run the stages."""
-    from reflectrl.config import load_recipe
+    from reflectrl.config import load_recipe, load_saved_recipe
+    from reflectrl.core.layout import RECIPE
     from reflectrl.run import Run
 
-    checked = load_recipe(recipe, overrides or ())
+    if recipe is None and run is None:
+        raise InvalidInput(
+            "neither --recipe nor --run was given; give --recipe to begin a run, or --run to continue one with the "
+            "recipe of its folder."
+        )
+    checked = load_recipe(recipe or load_saved_recipe(runs / str(run) / RECIPE), overrides or ())
     folder = _run_folder(runs, run, checked)
     here = Run(folder, checked)
     try:

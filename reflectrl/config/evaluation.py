@@ -70,12 +70,9 @@ class EvalSection(Section):
     """Number of episodes per split with sampled actions; the tasks are played in turn."""
     batch_size: Count = 64
     """Number of episodes played in parallel; it does not change the result."""
-    policies: list[Literal["random", "zero_shot", "base", "sft", "rlft", "expert", "remote"]] = [
-        "random",
-        "sft",
-        "rlft",
-        "expert",
-    ]
+    policies: Annotated[
+        list[Literal["random", "zero_shot", "base", "sft", "rlft", "expert", "remote"]], Field(min_length=1)
+    ] = ["random", "sft", "rlft", "expert"]
     """Policies to evaluate; ``base`` is the policy before any training, ``zero_shot`` the same without reflections, and
     ``remote`` the endpoint of ``players.policy``."""
     greedy: bool = True
@@ -100,7 +97,8 @@ class EvalSection(Section):
         if not self.splits or not all(re.fullmatch(NAME, split) for split in self.splits):
             raise ValueError(f"split is {self.split!r}; expected the name of one or several splits, such as test")
         names = [reflector.name for reflector in self.reflectors]
-        for key, values in (("split", self.splits), ("groups", self.groups), ("reflectors", names)):
+        lists = {"split": self.splits, "groups": self.groups, "policies": self.policies, "controls": self.controls}
+        for key, values in {**lists, "reflectors": names}.items():
             if twice := [value for value in dict.fromkeys(values) if list(values).count(value) > 1]:
                 raise ValueError(f"{key} has {twice[0]!r} more than once; name each once")
         return self

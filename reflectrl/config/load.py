@@ -103,9 +103,11 @@ def load_saved_recipe(path: Path) -> Recipe:
     """Load the ``recipe.yaml`` of a run folder, without credentials, which earlier versions kept in addresses.
 
     Raises:
-        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
+        InvalidInput: there is none, or the recipe has mistakes; the message lists all of them, one per line.
 
     """
+    if not path.is_file():
+        raise InvalidInput(f"{path.parent} is no run folder, as it has no {path.name}; give a recipe to begin one.")
     source = _read(str(path), Path(), ())
     source.values = without_credentials(source.values)
     return _checked(str(path), source)

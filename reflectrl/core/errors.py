@@ -68,9 +68,21 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
+MAX_NAMES = 40
+"""Maximum number of names that an error lists in full."""
+NEAREST_NAMES = 8
+"""Number of names that an error lists of more than ``MAX_NAMES``."""
+
+
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Return a hint with the nearest known name and all known names: ``"did you mean 'taxi'? Known: ..."``."""
+    """Return a hint with the nearest known name and the known names: ``"did you mean 'taxi'? Known: ..."``.
+
+    Of more than ``MAX_NAMES`` known names, the nearest are listed.
+    """
     names = sorted(set(known))
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(names) > MAX_NAMES:
+        some = difflib.get_close_matches(given, names, n=NEAREST_NAMES, cutoff=0.0)
+        return f"{hint}The nearest of {len(names)}: {', '.join(some)}."
     return f"{hint}Known: {', '.join(names) if names else 'none'}."

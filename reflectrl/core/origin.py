@@ -91,10 +91,14 @@ def commit_of(folder: Path) -> str:
     return described.stdout.strip() if tracked.returncode == described.returncode == 0 else ""
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, or of all cores where the system cannot tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def hardware() -> str:
     """Return the name of the processor, the number of cores that this process may use, and the names of the GPUs."""
-    # not every system can tell which cores a process may use
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     named = [_named(Path("/proc/cpuinfo"), "model name") or platform.machine()]
     named += [f"{cores} core{'s' if cores > 1 else ''}"]
     named += [_named(path, "Model") for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]

@@ -182,6 +182,18 @@ def _gym_id(name: str) -> str:
     return f"reflectrl/{''.join(part.title() for part in name.split('_'))}-v0"
 
 
+def make_gym_env(name: str, render_mode: str | None = None, **options: Any) -> NatLangEnv:
+    """Make the environment ``name`` for ``gymnasium.make``; all environments render as text.
+
+    Raises:
+        InvalidInput: another render mode than ``ansi``, or see ``make_env``.
+
+    """
+    if render_mode not in (None, "ansi"):
+        raise InvalidInput(f"render_mode={render_mode!r} was given to {name!r}; expected 'ansi': a state is a text.")
+    return make_env(name, **options)
+
+
 def register_gym_ids() -> None:
     """Register every environment of this module with gymnasium as ``reflectrl/<CamelName>-v0``.
 
@@ -192,7 +204,7 @@ def register_gym_ids() -> None:
         if _gym_id(name) not in gymnasium.registry:
             gymnasium.register(
                 _gym_id(name),
-                entry_point="reflectrl.core.registry:make_env",
+                entry_point="reflectrl.core.registry:make_gym_env",
                 kwargs={"name": name},
                 # NatLangEnv checks the order of calls and the horizon itself, with its own error messages
                 order_enforce=False,

@@ -51,20 +51,20 @@ class _Log:
         self._write = write
         self._apart = apart
         self._last_line = time.monotonic()
-        self._tenth = 0
+        self._tenth = self._done = self._total = 0
         self._first: tuple[int, float] | None = None
 
     def advance(self, done: int, total: int, note: str) -> None:
-        """Print the progress if it is time to."""
+        """Print the progress if it is time to; work with another total, or less of it done, is a new part."""
         now = time.monotonic()
-        if self._first is None:  # a resumed stage does not begin with 0
-            self._first, self._tenth = (done, now), 10 * done // max(total, 1)
-            return
         tenth = 10 * done // max(total, 1)
-        if not self._tenth < tenth < 10 or now - self._last_line < self._apart:
+        if self._first is None or total != self._total or done < self._done:  # a resumed stage does not begin with 0
+            self._first, self._tenth = (done, now), tenth
+        self._done, self._total = done, total
+        begun, began = self._first
+        if done == begun or not self._tenth < tenth < 10 or now - self._last_line < self._apart:
             return
         self._last_line, self._tenth = now, tenth
-        begun, began = self._first
         left = timedelta(seconds=round((now - began) / (done - begun) * (total - done)))
         self._write(f"{self._name:<18} {done}/{total}, {left} left  {note}".rstrip())
 

@@ -231,9 +231,12 @@ def run_eval(
         (run / TRIALS).unlink(missing_ok=True)
     write_results(run / RESULTS, evaluation.rows)
     (run / unfinished_file("eval")).unlink(missing_ok=True)
-    whole = [row for row in evaluation.rows if not row.group]
-    best = max(whole, key=lambda r: r.metrics.success if r.policy != "expert" else -1.0)
-    where = f"; {best.benchmark}, split {best.split}" if best.benchmark else ""
-    success = f"{best.metrics.success:.0%} of {best.metrics.episodes} episodes"
-    advance(1, 1, f"best {best.policy} ({best.mode}) {success}{where}")
+    advance(1, 1, _successes(evaluation.rows))
     return evaluation.run_players.usage
+
+
+def _successes(rows: Sequence[EvalRow]) -> str:
+    """Return the success rate of each policy in its first row, ``success on test: sft 10%, rlft 40%``."""
+    first = {row.policy: row for row in reversed([row for row in rows if not row.group])}
+    listed = ", ".join(f"{name} {row.metrics.success:.0%}" for name, row in reversed(first.items()))
+    return f"success on {rows[0].split}: {listed}"

@@ -178,6 +178,10 @@ class RunFolder:
                 ) from error
             yield
 
+    def has_begun(self, stage: str) -> bool:
+        """Return whether ``stage`` was ever begun here."""
+        return stage in self._read()
+
     def is_done(self, stage: str) -> bool:
         """Return whether ``stage`` has finished, and the products that later stages need still exist."""
         return bool(self._read().get(stage, {}).get("done")) and not self.deleted(stage)

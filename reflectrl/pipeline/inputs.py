@@ -12,7 +12,10 @@ from reflectrl.core.nested import dotted
 from reflectrl.core.settings import section_of, settings_fields
 
 _READS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": ("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory", "players.planner"),
+    "gen-data": (
+        *("seed", "env.name", "env.options", "dataset", "prompt", "data", "players.memory", "players.planner"),
+        "model.images",  # rows show pictures to such a model
+    ),
     "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
     "rlft": (
         "rlft",
@@ -27,13 +30,16 @@ _READS: Mapping[str, tuple[str, ...]] = {
 _NEUTRAL = (
     ".concurrency",
     ".report_to",
+    "eval.batch_size",
+    *(f"rlft.{key}" for key in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
     *(
         f".endpoint.{key}"
         for key in ("timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
     ),
     *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 )
-"""Last parts of keys that affect no result: calls to an endpoint, its prices, and trackers."""
+"""Last parts of keys that affect no result, or only its rounding: calls to an endpoint, its prices, trackers, how much
+is computed at once, and which files are kept. They may change between a kill and the next start."""
 
 
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:

@@ -110,8 +110,8 @@ class _Records:
             path = self._run / name
             if path.is_file():
                 drop_unfinished_line(path)
-                kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:iteration]
-                write_text(path, "".join(kept))
+                kept = path.read_text(encoding="utf-8").split("\n")[:iteration]  # splitlines also splits at U+2028
+                write_text(path, "".join(f"{line}\n" for line in kept if line))
 
     def add(
         self,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.core import InvalidInput, Trajectory, nearest
-from reflectrl.core.layout import STAGES
+from reflectrl.core import InvalidInput, Trajectory, WorkFailed, nearest
+from reflectrl.core.layout import DATASET, STAGES
+from reflectrl.core.text import first_line
 from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Seats, Spending, reflector_alone
 from reflectrl.endpoint.account import Usage
@@ -53,6 +56,12 @@ def run_stages(
     for stage in stages:
         if stage not in STAGES:
             raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")
+    spending = spending or Spending()
+    if (spending.dry_run or spending.batch) and tuple(stages) != ("gen-data",):
+        raise InvalidInput(
+            f"a dry run or Batch mode was asked for with stages {list(stages)}; only gen-data has them: pass "
+            "stages=('gen-data',)."
+        )
     if process_count() > 1 and tuple(stages) != ("rlft",):
         raise InvalidInput(
             f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
@@ -64,7 +73,7 @@ def run_stages(
         check_tracker(recipe)  # now, not after hours of sft
     if "eval" in stages:
         check_reflectors(recipe)
-    job = _Job(recipe, RunFolder(run_dir), sft_players, spending or Spending(), reporter or Reporter())
+    job = _Job(recipe, RunFolder(run_dir), sft_players, spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
@@ -78,7 +87,10 @@ def _run_stage(job: _Job, stage: str) -> None:
             _run_stage(job, earlier)  # it has nothing to do, so it runs without a request
         # sft of one player at a time leaves the stage open until both exist
         if not run.is_done(earlier):
-            raise InvalidInput(f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` first.")
+            raise InvalidInput(
+                f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` with the same --recipe, "
+                "--runs and --run first."
+            )
     try:
         run.check(recipe, stage)
         same = stage != "eval" or not run.changed(stage)
@@ -95,6 +107,8 @@ def _run_stage(job: _Job, stage: str) -> None:
     if run.is_done(stage):
         job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
         return
+    if stage == "gen-data" and not run.has_begun(stage):
+        shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
     if not job.spending.dry_run:  # after a dry run, the recipe may still change
         run.begin(recipe, stage)
     if stage != "gen-data":
@@ -102,10 +116,28 @@ def _run_stage(job: _Job, stage: str) -> None:
 
         prepare_compute(recipe, run, stage, job.reporter.line)
     wall, cpu = time.monotonic(), time.process_time()
-    with version_errors(run.path):
+    with version_errors(run.path), memory_errors(stage):
         is_finished = _WORK[stage](job)
     if is_finished:
         run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
+
+
+@contextmanager
+def memory_errors(stage: str) -> Iterator[None]:
+    """Raise ``WorkFailed`` with the cure for torch's error that the memory of a GPU is used up."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch is not imported for its name
+            raise
+        smaller = {
+            "sft": "sft.reflector.micro_batch_size and sft.policy.micro_batch_size (in another --run)",
+            "rlft": "rlft.micro_batch_tokens or rlft.batch_size",
+        }.get(stage, "eval.batch_size")
+        raise WorkFailed(
+            f"the memory of the device is used up in stage {stage!r} ({first_line(error)}); lower {smaller}; the same "
+            "command continues from the last checkpoint."
+        ) from error
 
 
 def _gen_data(job: _Job) -> bool:
@@ -147,12 +179,18 @@ def _teaching_seats(job: _Job) -> Seats:
 def _sft(job: _Job) -> bool:
     from reflectrl.pipeline.sft import train_player, wanted_players
 
-    for player in wanted_players(job.recipe):
+    wanted = wanted_players(job.recipe)
+    if wanted and not any(player == "both" or player in job.sft_players for player in wanted):
+        raise InvalidInput(
+            f"sft of {', '.join(job.sft_players)} was asked for, which recipe {job.recipe.name!r} does not train; it "
+            f"trains: {', '.join(wanted)}."
+        )
+    for player in wanted:
         if player == "both" or player in job.sft_players:  # the single player is one model
             with job.reporter.stage(f"sft {player}") as advance:
                 train_player(job.recipe, job.run, player, advance)
             job.run.record("sft")
-    return all((job.run / folder).is_dir() for folder in wanted_players(job.recipe).values())
+    return all((job.run / folder).is_dir() for folder in wanted.values())
 
 
 def _rlft(job: _Job) -> bool:

@@ -17,10 +17,12 @@ from typing import IO
 from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.layout import STAGES
+from reflectrl.core.origin import usable_cores
 from reflectrl.core.text import shortened
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder
 
+SWEEP_LOG = "sweep.log"
 MAX_RUNS = 10_000
 """Maximum number of runs in a sweep; more are taken for a mistake in ``--seeds`` or ``--grid``."""
 POLL_SECONDS = 0.1
@@ -40,8 +42,8 @@ class PlannedRun:
 
     @property
     def log(self) -> Path:
-        """File beside the run folder with the output of the run."""
-        return self.folder.with_name(f"{self.folder.name}.log")
+        """File in the run folder with the output of the run."""
+        return self.folder / SWEEP_LOG
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
@@ -164,8 +166,7 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
         WorkFailed: some runs failed; the others were finished.
 
     """
-    cores = len(os.sched_getaffinity(0))
-    environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}
+    environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs)), **os.environ}
     waiting, working, failed = list(planned)[::-1], list[_Worker](), list[PlannedRun]()
     with reporter.stage("sweep") as advance:
         try:

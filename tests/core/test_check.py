@@ -61,6 +61,10 @@ def step_that_goes_on(self, action):
     return NatLangEnv.step(self, action)
 
 
+def init_without_its_base_s(self, _horizon):
+    self.room = 0
+
+
 def init_with_a_foreign_space(self, horizon):
     NatLangEnv.__init__(self, horizon)
     self.observation_space = "text"
@@ -89,6 +93,7 @@ FAULTS = {
     "success without an end": ({"act": lambda *_: Outcome(1.0, success=True)}, "success"),
     "an episode without an end": ({"step": step_without_an_end}, "horizon of 5"),
     "steps after the end": ({"step": step_that_goes_on}, "step()"),
+    "an __init__ without its base's": ({"__init__": init_without_its_base_s}, "super().__init__(horizon=...)"),
     "a foreign space": ({"__init__": init_with_a_foreign_space}, "gymnasium"),
 }
 

@@ -71,6 +71,10 @@ def test_what_is_registered_is_made_by_us_and_by_gymnasium_and_its_name_is_taken
     assert isinstance(make_env("line_of_mine", size=5), NumberLine)
     env = gymnasium.make("reflectrl/LineOfMine-v0", size=5)
     assert (type(env.unwrapped), env.unwrapped.size) == (NumberLine, 5)
+    shown = gymnasium.make("reflectrl/LineOfMine-v0", size=5, render_mode="ansi")
+    assert shown.reset(seed=0)[0] == shown.render()
+    with pytest.raises(InvalidInput, match="expected 'ansi'"):
+        gymnasium.make("reflectrl/LineOfMine-v0", render_mode="human")
     _, info = env.reset(seed=0)
     assert len(env.step(info["actions"][0])) == 5
     with pytest.raises(InvalidInput, match="'line_of_mine'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed, nearest
+from reflectrl.core.errors import NEAREST_NAMES
 from reflectrl.core.text import holds, visible, visible_line, words
 
 
@@ -13,6 +14,12 @@ def test_errors_are_caught_as_ours_and_as_the_builtin_kind():
         assert issubclass(error, ReflectRLError)
         assert issubclass(error, builtin)
         assert error.exit_code == code
+
+
+def test_of_many_names_only_the_nearest_are_listed():
+    said = nearest("nam99", [f"name{number}" for number in range(100)])
+    assert said.startswith("did you mean 'name99'? The nearest of 100: name99, ")
+    assert said.count(",") == NEAREST_NAMES - 1
 
 
 def test_the_nearest_name_comes_first_and_all_are_listed():

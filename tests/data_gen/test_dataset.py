@@ -15,10 +15,12 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.dataset import build_dataset
+from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Account
 from reflectrl.endpoint.journal import REPLIES
 from reflectrl.envs.auto_explore.dataset import Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
+from reflectrl.pipeline import run_stages
 
 CITIES = ("athens", "berlin", "cairo", "dublin")
 
@@ -129,6 +131,14 @@ def test_gen_data_builds_the_dataset_first_and_once(shop: Path, tmp_path: Path) 
     (shop / "docs" / "rome.md").write_text("# sick notes in Rome\n\nNobody knows.\n")
     build_dataset(recipe(shop), tmp_path / "run", Account())
     assert {path: path.read_bytes() for path in tmp_path.joinpath("run").rglob("*") if path.is_file()} == before
+
+
+def test_a_dry_run_leaves_no_dataset_for_another_recipe(shop: Path, tmp_path: Path) -> None:
+    run_stages(recipe(shop, per_file=3), tmp_path / "run", ("gen-data",), spending=Spending(dry_run=True))
+    for folder in ("run", "other"):
+        run_stages(recipe(shop, per_file=1), tmp_path / folder, ("gen-data",))
+    questions = [read_dataset(tmp_path / folder / "dataset").questions for folder in ("run", "other")]
+    assert questions[0] == questions[1]
 
 
 def test_an_environment_without_a_builder_gets_no_dataset(shop: Path, tmp_path: Path) -> None:

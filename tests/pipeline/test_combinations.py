@@ -94,7 +94,7 @@ def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no
 
 
 @pytest.mark.slow
-def test_x6_x7_the_same_seed_plays_the_same_without_a_network_and_another_seed_does_not(
+def test_without_a_network_everything_works_alike_but_what_is_remote(
     trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     whole, run = trained_run(*ALL), tmp_path / "run"
@@ -106,9 +106,6 @@ def test_x6_x7_the_same_seed_plays_the_same_without_a_network_and_another_seed_d
     assert endpoint.requests == []
     for file in (METRICS, training_episodes_file(3), "eval.jsonl", "trajectories/eval-rlft-local-sampled.jsonl"):
         assert (run / file).read_bytes() == (whole / file).read_bytes()
-    other = trained_run(*ALL, "seed=1", stages=STAGES[:3])
-    for file in (METRICS, training_episodes_file(3)):
-        assert (other / file).read_bytes() != (whole / file).read_bytes()
 
 
 @pytest.mark.slow

@@ -56,6 +56,17 @@ def test_off_a_terminal_a_long_stage_prints_a_line_each_tenth_also_when_it_is_re
     assert "done in" in last
 
 
+def test_off_a_terminal_each_part_of_a_stage_has_lines_of_its_own() -> None:
+    reporter, said = piped(apart=0.0)
+    with reporter.stage("eval") as advance:
+        for row, total in enumerate((100, 4, 100)):
+            for done in range(1, total + 1):
+                advance(done, total, f"row {row}")
+    *lines, _ = said.getvalue().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["0"] * 9 + ["1"] * 2 + ["2"] * 9
+    assert all(re.search(r" \d:\d\d:\d\d left ", line) for line in lines)
+
+
 def test_a_stage_without_work_prints_its_note() -> None:
     reporter, said = piped(apart=0.0)
     with reporter.stage("gen-data") as advance:

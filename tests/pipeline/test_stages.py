@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 from prepared_runs import results
 from run_folders import forget_digests
@@ -12,11 +13,13 @@ from trained_runs import SMALL, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
 from reflectrl.config import load_recipe
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.data_gen.generate import Spending
 from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.sft import training_rows, wanted_players
+from reflectrl.pipeline.stages import memory_errors
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.report import write_report
 from reflectrl.rollout.record import read_trajectories
@@ -89,6 +92,8 @@ def test_x7_another_seed_gives_another_run(finished, trained_run):
 ASKED = ("timeout_s=9", "max_attempts=2", "max_rejected=0", "concurrency=1", "price={prompt: 1, completion: 2}")
 NO_INPUTS = (
     *("env.workers=2", "env.deadline_s=5", "env.on_failure=drop", "env.max_failures=9", "env.max_memory_mb=4000"),
+    *("eval.batch_size=7", "rlft.batch_size=3", "rlft.micro_batch_tokens=512", "rlft.save_every=3"),
+    "rlft.record_episodes=1",
     *("data.concurrency=2", *(f"{part}.endpoint.{how}" for part in ("data", "players.reflector") for how in ASKED)),
 )
 
@@ -156,12 +161,28 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
         play_stages(small_recipe(), tmp_path / "run", "rlf")
     shutil.rmtree(tmp_path / "run")
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="it trains: policy"):
+        run_stages(small_recipe("players.reflector.player=none"), run, ("sft",), sft_players=("reflector",))
+    shutil.rmtree(run)
+    run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     run_stages(small_recipe(), run, ("sft",), sft_players=("reflector",))
     assert not RunFolder(run).is_done("sft")
     with pytest.raises(InvalidInput, match="reflectrl sft"):
         play_stages(small_recipe(), run, "rlft")
     run_stages(small_recipe(), run, ("sft",), sft_players=("policy",))
     assert RunFolder(run).is_done("sft")
+
+
+def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_run, tmp_path):
+    run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="only gen-data"):
+        run_stages(small_recipe(), run, STAGES, spending=Spending(dry_run=True))
+    assert not RunFolder(run).has_begun("sft")
+
+
+def test_a_device_without_memory_left_is_a_sentence_with_the_settings_to_lower():
+    with pytest.raises(WorkFailed, match=r"lower rlft\.micro_batch_tokens or rlft\.batch_size"), memory_errors("rlft"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
 # ---- recipes ---------------------------------------------------------------------------------------------------------

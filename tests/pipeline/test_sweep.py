@@ -75,9 +75,13 @@ def test_a_sweep_is_stopped_fails_in_part_goes_on_and_ends_in_a_comparison(tmp_p
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         failed = reflectrl(*command)
     assert failed.code == 1
-    assert str(folders[1].with_name("number_line-nano-seed1.log")) in failed.err
+    assert str(folders[1] / "sweep.log") in failed.err
     assert (folders[0] / "eval.jsonl").is_file()
     assert (folders[0] / "report.html").is_file()
     done = reflectrl(*same, "0")
     assert (done.code, done.out.splitlines()[1].split()[:2]) == (0, ["number_line-nano", "1"])
     assert "1 of 1 runs are done already" in done.err
+    compared = reflectrl("compare", *map(str, sorted(tmp_path.glob("number_line-nano-seed0*"))))
+    assert compared.out == done.out
+    grid = reflectrl(*same[:-1], "--grid", "rlft.gamma=0.9", "seed=0")  # without --seeds, the recipe's own
+    assert (grid.code, (tmp_path / "number_line-nano-gamma0.9-seed0" / "report.html").is_file()) == (0, True)
