@@ -317,8 +317,16 @@ class Recipe(Section):
                 "players.rater rates episodes but rlft.rewards leaves it out; add rater: 1.0, or rater: 0.0 for an "
                 "audit alone"
             )
-        if self.rlft.validation is not None:
+        if self.rlft.rewards.get("env"):
+            return
+        reads_success = {
+            "validation": self.rlft.validation is not None,
+            "replay_size": self.rlft.replay_size > 0,
+            "task_priority": self.rlft.task_priority > 0,
+            "stages.success_threshold": any(stage.success_threshold is not None for stage in self.rlft.stages),
+        }
+        if names := [name for name, given in reads_success.items() if given]:
             raise ValueError(
-                "rlft.validation reads the environment's success, which players.rater stands in for, and its episodes "
-                "would be rated as well; remove one"
+                f"rlft.{names[0]} reads the environment's success, which players.rater stands in for; remove one, or "
+                "give rlft.rewards.env a weight"
             )

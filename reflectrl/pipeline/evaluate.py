@@ -10,7 +10,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
-from reflectrl.core.layout import BASE, POLICIES, RESULTS, TRIALS, unfinished_file
+from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.memory import Experience
@@ -77,12 +77,12 @@ class _Evaluation:
     ) -> list[Trajectory]:
         """Play and record one row of the table, and those of its groups of tasks; return its episodes.
 
-        Trained policies read the words of the recipe's planner and memory.
+        Trained and remote policies read the words of the recipe's planner and memory.
         """
-        section, trained = self.recipe.eval, name in POLICIES.values()
+        section = self.recipe.eval
         seats = reflecting(reflector)
-        if trained:
-            seats = self.run_players.playing(reflector, _FOLDERS[name], section.memory)
+        if name in (*POLICIES.values(), "remote"):
+            seats = self.run_players.playing(reflector, _FOLDERS.get(name, POLICY), section.memory)
         row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
         self.rows.append(row)
         for group in section.groups:
@@ -189,11 +189,13 @@ class _Evaluation:
                 self.trials(name, who, player(False), reflector)
 
     def plain_rows(self, name: str) -> None:
-        """Play a policy without a local model, with sampled actions."""
-        policy = self.run_players.plain_policy(name)
+        """Play a policy without a local model, with sampled actions; a remote one reads remote or expert reflections."""
+        policy, kind = self.run_players.plain_policy(name), self.recipe.players.reflector.player
+        reflector = self.run_players.reflector(None) if name == "remote" and kind in ("remote", "expert") else None
+        reflections = "none" if reflector is None else kind
         for split in self.recipe.eval.splits:
-            self.play(name, "none", "sampled", split, policy, None)
-        self.trials(name, "none", policy, None)
+            self.play(name, reflections, "sampled", split, policy, reflector)
+        self.trials(name, reflections, policy, reflector)
 
 
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:

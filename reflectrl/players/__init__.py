@@ -1,6 +1,6 @@
 """Protocols of players and policies, and players without a local model."""
 
-from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Remembers, Seat, reflecting
+from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Remembers, Seat, acting, reflecting
 from reflectrl.players.scripted import (
     CarelessExpert,
     ExpertCorrector,
@@ -29,5 +29,6 @@ __all__ = [
     "ScriptedReflector",
     "Seat",
     "ShuffledReflector",
+    "acting",
     "reflecting",
 ]

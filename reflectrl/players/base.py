@@ -86,3 +86,8 @@ class Seat:
 def reflecting(reflector: Player | None) -> tuple[Seat, ...]:
     """Return the seats of Reflect-RL: one reflector, or none for the ablation without reflections."""
     return () if reflector is None else (Seat("reflector", reflector),)
+
+
+def acting(seats: Sequence[Seat]) -> tuple[Seat, ...]:
+    """Return the seats that speak before the policy acts, which is all that play without training needs."""
+    return tuple(seat for seat in seats if seat.when in ("episode_start", "before_act"))

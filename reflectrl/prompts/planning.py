@@ -9,9 +9,10 @@ from typing import NamedTuple
 from reflectrl.core.chat import Messages
 from reflectrl.prompts.prompt import Prompt
 
+PLAN_BEGINS = "To solve the task,"
 PLANNER_ROLE = (
-    "You plan a game before it is played. Say in one sentence of at most 40 words, which begins with 'To solve the "
-    "task,', what has to be done and in which order. Answer with that sentence only."
+    f"You plan a game before it is played. Say in one sentence of at most 40 words, which begins with '{PLAN_BEGINS}', "
+    "what has to be done and in which order. Answer with that sentence only."
 )
 KEY_ROLE = (
     "A player thinks aloud, and you choose what to look up in records of earlier games. If the player is looking for "
@@ -24,7 +25,8 @@ _KEYS = (
     ("The tomato is cold. Now I put it in the microwave.", "action: put"),
     ("There is no lamp here. I go on looking for one.", "search: lamp"),
 )
-_SENTENCE = re.compile(r"[^.!?]*[.!?]?")
+_SENTENCE = re.compile(r".*?(?:[.!?](?=\s+[A-Z]|$)|$)")
+"""Matches up to an end mark before a capital, so that ``e.g.`` ends no sentence, or up to the end."""
 
 
 class PlanExample(NamedTuple):
@@ -42,9 +44,9 @@ def plan_chat(prompt: Prompt, examples: Sequence[PlanExample]) -> Messages:
 
 
 def read_plan(reply: str) -> str:
-    """Return the first sentence of a reply, without a cue ``Plan:`` before it."""
+    """Return the sentence of a reply that begins with ``PLAN_BEGINS``, or its first one without a cue ``Plan:``."""
     line = " ".join(reply.split()).removeprefix("Plan:").strip()
-    found = _SENTENCE.match(line)
+    found = _SENTENCE.match(line, max(0, line.find(PLAN_BEGINS)))
     return found[0].strip() if found else ""
 
 

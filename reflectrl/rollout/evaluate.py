@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, WorkFailed
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
-from reflectrl.players import Policy, Seat
+from reflectrl.players import Policy, Seat, acting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, EpisodeMetrics, episode_metrics, rollout
 
@@ -115,7 +115,9 @@ def evaluate(
         chosen = list(envs[0].split_tasks(tasks) if isinstance(tasks, str) else tasks)
         split = tasks if isinstance(tasks, str) else "given"
         to_play = _in_turn(chosen, len(chosen) if episodes is None else episodes, split, seed)
-        return episode_metrics(play_all(envs, to_play, policy=team.policy, seats=team.seats, layout=team.layout))
+        return episode_metrics(
+            play_all(envs, to_play, policy=team.policy, seats=acting(team.seats), layout=team.layout)
+        )
     finally:
         for each in envs:
             each.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Reading, Task, Trajectory, Turn
 from reflectrl.core.profile import part
-from reflectrl.players import Policy, Seat
+from reflectrl.players import Policy, Seat, acting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
@@ -245,8 +245,7 @@ def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequenc
     if reads_hints(policy, seats):
         for slot in cut:
             slot.hints = slot.env.hints()
-    read = [seat for seat in seats if seat.when != "after_act"]  # a corrector's words would not be used
-    moves = play_turn([slot.state for slot in cut], policy=policy, seats=read, layout=layout)
+    moves = play_turn([slot.state for slot in cut], policy=policy, seats=acting(seats), layout=layout)
     for slot, move in zip(cut, moves, strict=True):
         if slot.trajectory is not None:
             slot.trajectory = replace(slot.trajectory, last_value=move.decision.value)

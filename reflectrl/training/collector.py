@@ -16,7 +16,7 @@ from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Seat
+from reflectrl.players import Seat, acting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
@@ -92,7 +92,7 @@ class Collector:
         self._begun = []
         self.forget()
         policy = self._policy.greedy() if greedy else self._policy
-        played = rollout(self.envs, episodes, policy=policy, seats=self._seats, layout=self._layout)
+        played = rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)
         return Counter(trajectory.task.group for trajectory in played if trajectory.success)
 
     def success_by_group(

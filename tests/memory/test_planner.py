@@ -48,9 +48,14 @@ def test_a_planner_is_shown_the_plans_of_similar_tasks_of_others_and_the_state()
 
 
 @pytest.mark.parametrize(
-    ("reply", "plan"), [("", ""), ("Go.", "Go."), (" To win, go\n up! And on.", "To win, go up!"), ("no end", "no end")]
+    ("reply", "plan"),
+    [
+        *[("", ""), ("Go.", "Go."), (" To win, go\n up! And on.", "To win, go up!"), ("no end", "no end")],
+        ("Sure! To solve the task, I find a mug. Then more.", "To solve the task, I find a mug."),
+        ("To solve the task, heat it, e.g. in a microwave. Done.", "To solve the task, heat it, e.g. in a microwave."),
+    ],
 )
-def test_a_plan_is_the_first_sentence_of_a_reply(reply: str, plan: str) -> None:
+def test_a_plan_is_the_sentence_that_was_asked_for_or_the_first_one_of_a_reply(reply: str, plan: str) -> None:
     assert read_plan(reply) == plan
 
 

@@ -179,6 +179,9 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
     [
         (("players.rater=null",), "rlft.rewards names rater"),
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
+        (("rlft.replay_size=9", "rlft.replay_episodes=2"), "rlft.replay_size reads the environment's success"),
+        (("rlft.task_priority=0.5",), "rlft.task_priority reads the environment's success"),
+        (("rlft.stages.0.success_threshold=0.9",), "rlft.stages.success_threshold reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),
         (("players.rater.model.name=builtin/nano",), "model is not trained"),
         (("players.rater.votes=3",), "would all be the same"),

@@ -51,8 +51,9 @@ def test_after_a_failure_of_its_endpoint_a_remote_reflector_advises_rlft_and_a_r
     assert [row.policy for row in read_results(run / "eval.jsonl")] == ["rlft", "remote"]
     _, played = read_trajectories(run / "trajectories" / "eval-rlft-remote-sampled.jsonl")
     assert all("characters." in (turn.reflection or "") for trajectory in played for turn in trajectory.turns)
-    _, remote = read_trajectories(run / "trajectories" / "eval-remote-none-sampled.jsonl")
+    _, remote = read_trajectories(run / "trajectories" / "eval-remote-remote-sampled.jsonl")
     assert {turn.decision.choice.index for trajectory in remote for turn in trajectory.turns} == {0}
+    assert all("characters." in (turn.reflection or "") for trajectory in remote for turn in trajectory.turns)
     assert not (run / "reflector").exists()  # none was trained
 
 

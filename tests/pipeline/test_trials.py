@@ -136,10 +136,8 @@ def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
     first, second = rows(tmp_path / "run")
     assert 0 < first.metrics.success < 1
     asked = [request.chat[1]["content"] for request in endpoint.requests]
-    steps = sum(len(played.turns) for played in episodes(tmp_path / "run", "remote-none-trial2"))
-    assert 0 < sum("Memory: Done before: " in text for text in asked) <= steps
+    assert not any(remembered(played) for played in episodes(tmp_path / "run", "remote-none-trial1"))
     assert "Memory: Done before: " in asked[-1]
-    assert "Memory:" not in asked[0]
     shown = {
         played.success
         for played in episodes(tmp_path / "run", "remote-none-trial1")
@@ -147,6 +145,29 @@ def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
     }
     assert shown == {True}
     assert second.remembered == first.metrics.success * first.metrics.episodes
+
+
+@pytest.mark.slow
+def test_a_chat_model_reads_what_the_recipe_s_other_chat_models_say_and_its_memory_is_asked_with_a_key(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    def words(chat: Chat) -> str:
+        if chat[0]["content"].startswith("You plan"):
+            return "To solve the task, go on."
+        if chat[0]["content"].startswith("A player thinks aloud"):
+            return "action: add"
+        return chat[1]["content"].splitlines()[-2].partition(".")[0] if "menu" in chat[0]["content"] else "I add one."
+
+    endpoint.reply = words
+    at = [f"players.{role}.endpoint.base_url={endpoint.url}" for role in ("policy", "planner", "reflector")]
+    players = ("players.planner.player=remote", "players.reflector.player=remote", "eval.memory.key=planner")
+    brief = ("rlft=null", "eval.episodes=2", "eval.trials.count=2", "eval.trials.begin_with=teacher")
+    play_stages(small_recipe(*at, *players, *brief, name="rap/nano_trials_chat"), tmp_path / "run")
+    for mode in ("sampled", "trial1", "trial2"):
+        for played in episodes(tmp_path / "run", f"remote-remote-{mode}"):
+            assert [*played.turns[0].said] == ["planner", "reflector", "memory"]
+            assert played.turns[0].said["reflector"].text == "I add one."
+    assert any(request.chat[1]["content"].endswith("Thought: I add one.") for request in endpoint.requests)
 
 
 @pytest.mark.parametrize(

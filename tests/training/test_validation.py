@@ -7,15 +7,20 @@ from statistics import fmean
 
 import pytest
 import torch
-from tiny import gpt2
+from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import Killed, run
 from torch import nn
 
 from reflectrl.config.rlft import Stage, Validation
 from reflectrl.core import InvalidInput, Task
+from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.policy import LMPolicy
+from reflectrl.players import Seat
+from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate
 from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.collector import Collector
 from reflectrl.training.validation import Validator
 
 OPTIONS = {
@@ -51,6 +56,23 @@ def same(first, second):
 def kept(tmp_path_factory):
     with torch.random.fork_rng():
         return run(tmp_path_factory.mktemp("kept"), policy(), env=WatchedLine, **OPTIONS).train()
+
+
+class Silent:
+    """Player that speaks after the act, and may not be asked."""
+
+    def say(self, views, draws):  # noqa: ARG002 - it is not asked
+        raise AssertionError(f"{len(views)} episodes of a validation were corrected")
+
+
+def test_a_validation_asks_no_player_whose_words_come_after_the_act():
+    model = gpt2()
+    add_choice_head(model)
+    policy = LMPolicy(model, encoder())
+    collector = Collector(NumberLine, policy, model, (Seat("corrector", Silent(), "after_act"),), LAYOUT, 2)
+    collector.open({"size": 4})
+    episodes = [Episode(task, seed=0) for task in collector.envs[0].split_tasks("validation")]
+    assert collector.count_wins(episodes, greedy=True).total() <= len(episodes)
 
 
 @pytest.mark.slow
