@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 
 from reflectrl.config.evaluation import ReflectorSection
+from reflectrl.config.prices import ENDPOINTS
 from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import CALLS as CALLS
 from reflectrl.endpoint.account import Account
@@ -29,23 +31,12 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         InvalidInput: a budget that is not above 0, or a damaged file.
 
     """
-    sections = {
-        "teacher": recipe.data.endpoint,
-        "reflector": recipe.players.reflector.endpoint,
-        "policy": recipe.players.policy.endpoint,
-    }
-    if recipe.players.corrector is not None:
-        sections["corrector"] = recipe.players.corrector.endpoint
-    if recipe.players.planner is not None:
-        sections["planner"] = recipe.players.planner.endpoint
-    if recipe.players.rater is not None:
-        sections["rater"] = recipe.players.rater.endpoint
-    if recipe.dataset is not None:
-        sections["writer"] = recipe.dataset.endpoint
+    sections = {role: reduce(getattr, name.split("."), recipe) for role, name in ENDPOINTS.items()}
+    known = {role: section.endpoint for role, section in sections.items() if section is not None}
     others = {eval_role(each): each.endpoint for each in recipe.eval.reflectors if each.endpoint is not None}
     account = Account(max_cost)
     for folder in sorted((run / CALLS).glob("*")):
-        section = others.get(folder.name) or sections.get(folder.name.partition("-")[0])
-        if section is not None:
-            account.count(Journal(folder).paid, section.price)
+        endpoint = others.get(folder.name) or known.get(folder.name.partition("-")[0])
+        if endpoint is not None:
+            account.count(Journal(folder).paid, endpoint.price)
     return account.divided(processes)

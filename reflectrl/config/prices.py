@@ -8,15 +8,12 @@ from typing import Any
 from reflectrl.core.addresses import is_loopback, without_credentials
 from reflectrl.endpoint.endpoint import Endpoint
 
-_ENDPOINTS = (
-    "dataset.endpoint",
-    "players.reflector.endpoint",
-    "players.policy.endpoint",
-    "players.corrector.endpoint",
-    "players.planner.endpoint",
-    "players.rater.endpoint",
-    "data.endpoint",
-)
+ENDPOINTS = {
+    "writer": "dataset",
+    "teacher": "data",
+    **{role: f"players.{role}" for role in ("reflector", "policy", "corrector", "planner", "rater")},
+}
+"""Section of the recipe with the endpoint of each role; those of ``eval.reflectors`` are roles of their own."""
 _SERVER = ("model", "base_url", "azure_api_version")
 _DEFAULTS = Endpoint()
 _FREE = {"prompt": 0.0, "completion": 0.0}
@@ -36,7 +33,7 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
 
     """
     said = []
-    for where in _ENDPOINTS:
+    for where in (f"{section}.endpoint" for section in ENDPOINTS.values()):
         then, now = section_at(before, where), section_at(after, where)
         if then.get("price") is None or not now or _server(then) == _server(now):
             continue

@@ -77,12 +77,11 @@ NEAREST_NAMES = 8
 def nearest(given: str, known: Iterable[str]) -> str:
     """Return a hint with the nearest known name and the known names: ``"did you mean 'taxi'? Known: ..."``.
 
-    Of more than ``MAX_NAMES`` known names, the nearest are listed.
+    Of more than ``MAX_NAMES`` known names, only those near ``given`` are listed.
     """
     names = sorted(set(known))
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(given, names, n=NEAREST_NAMES, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     if len(names) > MAX_NAMES:
-        some = difflib.get_close_matches(given, names, n=NEAREST_NAMES, cutoff=0.0)
-        return f"{hint}The nearest of {len(names)}: {', '.join(some)}."
+        return f"{hint}Near it: {', '.join(close)}." if close else f"none of the {len(names)} known names is near it."
     return f"{hint}Known: {', '.join(names) if names else 'none'}."

@@ -124,8 +124,8 @@ class Account:
         if self.max_cost is not None and price is None:
             raise InvalidInput(
                 f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set the price "
-                "of the endpoint in USD per million tokens, e.g. data.endpoint.price={prompt: 2.5, completion: 10}, "
-                "or 0 for your own server."
+                "of the endpoint in USD per million tokens (in its section of the recipe, e.g. "
+                "endpoint: {price: {prompt: 2.5, completion: 10}}), or 0 for your own server."
             )
 
     def must_wait(self, call_cost: float) -> bool:

@@ -13,11 +13,10 @@ from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import Player, Policy, Seat
+from reflectrl.players import Player, Policy, ReadsHints, Seat
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
-from reflectrl.rollout.turn import reads_hints
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,11 @@ class Agent:
             past: the actions that were played before it, oldest first.
             reflection: used instead of asking the reflector.
             seed: seed of every draw that is not greedy; with the seed of an episode, the agent plays the steps of
-                ``rollout``.
+                ``rollout``, except that a planner makes a new plan in each state.
 
         Raises:
-            InvalidInput: a state that no environment may show or that is too long for the model, or a reflector that
-                only an environment can answer for (the expert).
+            InvalidInput: a state that no environment may show or that is too long for the model, or a player that only
+                an environment can answer for (the expert).
 
         """
         return self.play([self.state(observation, past, reflection=reflection, seed=seed)])[0]
@@ -66,12 +65,15 @@ class Agent:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if (wrong := wrong_observation(observation, self.max_actions, ended=False)) is not None:
             raise InvalidInput(f"the state cannot be played: it {wrong}.")
-        if reflection is None and reads_hints(self.policy, self.seats):
+        given = {} if reflection is None else {"reflector": reflection}
+        experts = (seat.role for seat in self.seats if isinstance(seat.player, ReadsHints))
+        if asked := [role for role in experts if role not in given]:
+            cure = "give a reflection along with it" if asked == ["reflector"] else "play it in its environment"
             raise InvalidInput(
-                f"{self.who} was trained with the reflections of the expert, who knows nothing of a state from "
-                "elsewhere; give a reflection along with it."
+                f"{self.who} was trained with the expert as its {' and '.join(asked)}, who knows nothing of a state "
+                f"from elsewhere; {cure}."
             )
-        return State(observation, tuple(past), seed, {} if reflection is None else {"reflector": reflection})
+        return State(observation, tuple(past), seed, given)
 
     def play(self, states: Sequence[State]) -> list[Move]:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""

@@ -189,7 +189,7 @@ class _Evaluation:
                 self.trials(name, who, player(False), reflector)
 
     def plain_rows(self, name: str) -> None:
-        """Play a policy without a local model, with sampled actions; a remote one reads remote or expert reflections."""
+        """Play a policy without a local model, sampled; a remote one reads what other chat models or the expert say."""
         policy, kind = self.run_players.plain_policy(name), self.recipe.players.reflector.player
         reflector = self.run_players.reflector(None) if name == "remote" and kind in ("remote", "expert") else None
         reflections = "none" if reflector is None else kind

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reflectrl.config.prices import ENDPOINTS
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
@@ -33,15 +34,6 @@ MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
 _BEFORE: Mapping[type, Mapping[str, Any]] = {Iteration: {"success_by_group": {}, "validation_by_group": {}}}
 """Values of fields that older versions did not write and that are no metrics."""
-_SECTIONS = {
-    "writer": ("dataset",),
-    "teacher": ("data",),
-    "reflector": ("players", "reflector"),
-    "policy": ("players", "policy"),
-    "planner": ("players", "planner"),
-    "rater": ("players", "rater"),
-}
-"""Sections of the recipe with the endpoint of each role."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +221,7 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
 def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
     kind, _, name = role.partition("-")
     if kind != "eval":
-        return _part(recipe, *_SECTIONS.get(kind, ()), "endpoint")
+        return _part(recipe, *ENDPOINTS.get(kind, "").split("."), "endpoint")
     listed = _part(recipe, "eval").get("reflectors")
     named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
     return _part(next((each for each in named if each.get("name") == name), {}), "endpoint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
     """Load the agent of a run folder, or an exported one.
 
     Raises:
-        InvalidInput: there is no such agent, its reflector is the expert, or it reads pictures.
+        InvalidInput: there is no such agent, its reflector is the expert, it has a planner, or it reads pictures.
 
     """
     recipe = read_recipe(run)
@@ -72,6 +73,11 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
         raise InvalidInput(
             f"{run} was trained with the expert's reflections, which exist only inside the environment; serve a run "
             "with another players.reflector.player."
+        )
+    if recipe.players.planner is not None:
+        raise InvalidInput(
+            f"{run} was trained with a planner, which speaks once at the start of an episode, but a request shows one "
+            "state of it; serve a run without players.planner."
         )
     if recipe.model.images:
         raise InvalidInput(
@@ -85,8 +91,9 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
     if settings.player == "remote":
         from reflectrl.players.remote import RemoteReflector
 
-        # without a journal: requests are never written to disk
-        reflector = RemoteReflector(settings.endpoint, cache_size=settings.cache_size)
+        # without a journal: requests are never written to disk; and a client's bad requests use up nobody's limit
+        endpoint = replace(settings.endpoint, max_rejected=sys.maxsize)
+        reflector = RemoteReflector(endpoint, cache_size=settings.cache_size)
         others = (seat for seat in agent.seats if seat.role != "reflector")
         agent = replace(agent, seats=(*others, *reflecting(reflector)))
     who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"

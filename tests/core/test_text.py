@@ -18,8 +18,9 @@ def test_errors_are_caught_as_ours_and_as_the_builtin_kind():
 
 def test_of_many_names_only_the_nearest_are_listed():
     said = nearest("nam99", [f"name{number}" for number in range(100)])
-    assert said.startswith("did you mean 'name99'? The nearest of 100: name99, ")
+    assert said.startswith("did you mean 'name99'? Near it: name99, ")
     assert said.count(",") == NEAREST_NAMES - 1
+    assert nearest("xyz", [f"name{number}" for number in range(100)]) == "none of the 100 known names is near it."
 
 
 def test_the_nearest_name_comes_first_and_all_are_listed():

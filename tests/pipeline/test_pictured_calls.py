@@ -12,6 +12,8 @@ from reflectrl.config import check_recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, training_episodes_file
+from reflectrl.pipeline.folder import read_recipe
+from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories
 
 SMALL = (*SHORT, "model.builtin.width=32", "rlft.stages.0.iterations=2")
@@ -44,7 +46,10 @@ def test_a_corrector_sees_the_picture_that_the_policy_sees(endpoint: ScriptedEnd
     more = (f"players.corrector.endpoint.base_url={endpoint.url}", "players.policy.max_new_tokens=8")
     legal = "prompt.action_mode=thought_choice"  # trained so briefly, the policy writes no JSON to correct
     play_stages(load_recipe(CORRECTED, [*SMALL, *more, legal, "eval.policies=[rlft]"]), tmp_path / "run")
-    assert endpoint.requests
+    [run] = read_runs([tmp_path / "run"])
+    [calls] = run.calls
+    assert (calls.role, calls.replies) == ("corrector", len(endpoint.requests))
+    assert calls.model == read_recipe(tmp_path / "run").players.corrector.endpoint.model
     _, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
     assert all(turn.said["corrector"].text in ("", "It is higher.") for each in played for turn in each.turns)
 

@@ -435,12 +435,28 @@ def test_what_clients_send_to_a_remote_reflector_is_not_kept(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_client_s_refused_prompts_use_up_no_limit_of_the_others(
+    run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    at = {"base_url": endpoint.url, "max_rejected": 0, "max_attempts": 1}
+    remote = load_served_agent(copy_with(run, tmp_path / "remote", "remote", **at))
+    endpoint.reply = lambda chat: "far to go" if STATE["observation"] in chat[1]["content"] else ""
+    with in_process(remote) as client:
+        refused = [act(client, f"Number 1, target {target}.").json()["reflection"] for target in (5, 6, 7)]
+        assert (refused, act(client, STATE["observation"]).json()["reflection"]) == ([""] * 3, "far to go")
+
+
 def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) -> None:
     itself = load_served_agent(copy_with(run, tmp_path / "self", "self"))
     assert itself.agent.reflector is not None
     assert itself.reflector is not None
     with pytest.raises(InvalidInput, match="players.reflector.player"):
         load_served_agent(copy_with(run, tmp_path / "expert", "expert"))
+    planned = copy_with(run, tmp_path / "planned", "local")
+    changes = ["players.planner={player: expert}", "players.memory={}", "model.max_length=512"]
+    (planned / "recipe.yaml").write_text(dump_recipe(load_recipe(str(planned / "recipe.yaml"), changes)))
+    with pytest.raises(InvalidInput, match="was trained with a planner"):
+        load_served_agent(planned)
     assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
 
 
