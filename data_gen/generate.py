@@ -24,7 +24,13 @@ from reflectrl.data_gen.demonstrations import Demonstration, choose_demonstratio
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.in_view import words_in_view
-from reflectrl.data_gen.rows import policy_row, reflector_row, with_unreliable_reflections, write_rows
+from reflectrl.data_gen.rows import (
+    policy_row,
+    reflector_row,
+    with_misread_states,
+    with_unreliable_reflections,
+    write_rows,
+)
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
 from reflectrl.endpoint.account import Usage
@@ -310,10 +316,12 @@ class Collection:
         heard, read = words_in_view(doubtful, seats, layout, played)
         silent = [seat for seat in seats if seat.role != "reflector"]
         _, unadvised = words_in_view(samples, silent, layout, played)
+        rng = random.Random(derive_seed(self._recipe.seed, "misread"))
+        misread = with_misread_states(samples, self._recipe.data.misread, rng)
         rows = {
             "reflector": map(reflector_row, samples, itertools.repeat(layout), heard),
             "policy": map(policy_row, doubtful, itertools.repeat(layout), read),
-            "policy-no-reflection": map(policy_row, samples, itertools.repeat(layout), unadvised),
+            "policy-no-reflection": map(policy_row, misread, itertools.repeat(layout), unadvised),
         }
         for name, content in rows.items():
             write_rows(folder / sft_rows_file(name), content)

@@ -85,6 +85,19 @@ def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng:
     ]
 
 
+def with_misread_states(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
+    """Give ``fraction`` of the samples reflection and action of another one, if that action is in their menu.
+
+    A policy that is trained on them sometimes misreads the state in its thought, and acts on what it thought.
+    """
+    found = []
+    for sample in samples:
+        other = rng.choice(samples) if rng.random() < fraction else sample
+        misread = replace(sample, reflection=other.reflection, action=other.action)
+        found.append(misread if other.action in sample.menu else sample)
+    return found
+
+
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write rows, all or none, for ``datasets.load_dataset("json")``; their images are stored beside the file."""
     write_jsonl(path, (without_images(row, path, _HOLDERS) for row in rows))

@@ -30,8 +30,8 @@ class Points(Game):
     """+10 for = after a formula that equals ``target`` and uses each card, -1 for any other =; both end the episode.
 
     A number that no unused card has is illegal: the reward is -1, and the formula stays as it is. Another symbol that
-    cannot follow has no penalty, but the game can no longer be won. After ``symbols`` steps, the last action is
-    rewarded with -1, whatever it is.
+    cannot follow has no penalty, but the game can no longer be won. After ``symbols`` steps, the next action is
+    rewarded with -1 and ends the episode, whatever it is.
     """
 
     target: ClassVar[int]
@@ -76,7 +76,7 @@ class Points(Game):
         self._before, self._last = self._formula, action
         self._steps += 1
         if self._steps > self.symbols:
-            return Outcome(-1.0)
+            return Outcome(-1.0, ended=True)
         if action == EQUALS:
             self._ended = True
             right = self._formula is not None and self._formula.value == self.target

@@ -193,7 +193,8 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     else:
         what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
         raise InvalidInput(
-            f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())} `reflectrl recipes ls` lists all."
+            f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())} "
+            "`reflectrl recipes ls` lists all."
         )
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])

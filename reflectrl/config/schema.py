@@ -112,6 +112,9 @@ class DataSection(Section):
     reflection_dropout: Fraction = 0.0
     """Fraction of the policy's rows whose reflection is removed or, equally often, replaced by another row's, so that
     the policy does not rely on reflections alone."""
+    misread: Fraction = 0.0
+    """Fraction of the rows of a policy that writes thoughts without a reflector which have thought and action of
+    another row, as if the state had been misread; RL then has thoughts to improve."""
     concurrency: Count = 8
     """Number of teacher episodes played concurrently."""
     endpoint: Endpoint = Endpoint()
@@ -274,6 +277,12 @@ class Recipe(Section):
             raise ValueError(
                 "players.policy has settings of what a policy writes, but with prompt.action_mode=enumerated it writes "
                 "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to thought_choice or json"
+            )
+        reflects = self.players.reflector.player != "none"
+        if self.data.misread and (reflects or not writes):
+            raise ValueError(
+                "data.misread changes what a policy without a reflector learns to think; remove it, or set "
+                "prompt.action_mode to thought_choice or json, and players.reflector.player to none"
             )
         learns_text = writes or self.players.reflector.trained
         if self.rlft is not None and not learns_text and self.rlft.thought_lambda != RLFTSettings.thought_lambda:

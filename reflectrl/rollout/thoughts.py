@@ -28,17 +28,17 @@ def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     Unknown values are NaN, so that every process of a launch has the same fields.
     """
     written = [[turn.decision.choice.written for turn in each.turns] for each in trajectories]
-    said = [[text for text in episode if text is not None] for episode in written]
-    everything = [text for episode in said for text in episode]
+    everything = [text for episode in written for text in episode if text is not None]
     if not everything:
         return {}
-    thoughts = [text.text for text in everything]
+    said = [[thought_in(text.text) for text in episode if text is not None] for episode in written]
+    thoughts = [thought for episode in said for thought in episode]
     turns = [turn for each in trajectories for turn in each.turns]
     right, meant = (
         [turn.rewards[source] for turn in turns if source in turn.rewards] for source in ("agreement", "consistency")
     )
     corrected = [bool(turn.said["corrector"].text) for turn in turns if "corrector" in turn.said]
-    repeated = [one.text == other.text for episode in said for one, other in pairwise(episode)]
+    repeated = [one == other for episode in said for one, other in pairwise(episode)]
     return {
         "thought_tokens": fmean(len(text.ids) for text in everything),
         "thought_distinct": len(set(thoughts)) / len(thoughts),

@@ -11,7 +11,14 @@ import pytest
 
 from reflectrl.core import InvalidInput, Observation, Task
 from reflectrl.core.jsonl import encode
-from reflectrl.data_gen.rows import policy_row, read_rows, reflector_row, with_unreliable_reflections, write_rows
+from reflectrl.data_gen.rows import (
+    policy_row,
+    read_rows,
+    reflector_row,
+    with_misread_states,
+    with_unreliable_reflections,
+    write_rows,
+)
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
 
@@ -55,6 +62,21 @@ def test_some_reflections_are_blanked_and_as_many_are_another_samples() -> None:
     )
     assert kinds["blank"] == pytest.approx(200, abs=60)
     assert kinds["other"] == pytest.approx(200, abs=60)
+
+
+def test_a_misread_state_has_thought_and_action_of_another_if_that_action_is_in_its_menu() -> None:
+    west = replace(SAMPLE, reflection="I see W.", action="go west")
+    fly = replace(SAMPLE, reflection="I see F.", action="fly", menu=("fly",))
+    samples = [SAMPLE, west, fly] * 400
+    assert with_misread_states(samples, 0.0, random.Random(0)) == samples
+    found = with_misread_states(samples, 0.6, random.Random(0))
+    assert [each.observation for each in found] == [each.observation for each in samples]
+    assert found[2::3] == samples[2::3]  # its menu has no other sample's action
+    own = sum(after == before for before, after in zip(samples[::3], found[::3], strict=True))
+    assert own == pytest.approx(400 * (0.4 + 0.6 * 2 / 3), abs=50)  # another third of the draws cannot be done here
+    assert {(each.reflection, each.action) for each in found[::3]} == {
+        (each.reflection, each.action) for each in (SAMPLE, west)
+    }
 
 
 def test_rows_are_read_as_written_by_the_library_and_by_datasets(tmp_path: Path) -> None:

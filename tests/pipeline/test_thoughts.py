@@ -62,7 +62,7 @@ def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
 
 
 @pytest.mark.slow
-def test_thoughts_are_learned_from_spoiled_ones_and_rl_makes_them_better(tmp_path):
+def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_path):
     recipe = load_recipe("gym_cards/nano_number_line_thought_choice", ["eval.policies=[sft,rlft]", "eval.greedy=false"])
     play_stages(recipe, tmp_path / "run")
     before, after = (row["metrics"]["success"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl"))

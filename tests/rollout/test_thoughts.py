@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -34,6 +35,12 @@ def test_thoughts_that_are_all_the_same_have_collapsed_and_different_ones_have_n
     assert varied == pytest.approx(numbers(12, 1, 0, 0, 1), abs=0.5, nan_ok=True)
     assert varied["thought_bleu"] == 0
     assert thought_means([thinking("go up")]) == pytest.approx(numbers(5, 1, 0, 1, 1), nan_ok=True)
+
+
+def test_g9_of_a_text_in_json_the_thought_alone_is_measured():
+    texts = [json.dumps({"thoughts": "Go on.", "action": action}) for action in ("+", "-", "+", "-")]
+    found = thought_means([thinking(*texts)])
+    assert found == pytest.approx(numbers(len(texts[0]), 1 / 4, 1, 1, 1 / 4), nan_ok=True)
 
 
 def test_bleu_of_a_text_counts_words_and_pairs_that_the_others_have_and_punishes_short_ones():
