@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from statistics import fmean
 
 import pytest
 from interruptions import kill_and_resume_rlft
@@ -66,8 +67,24 @@ def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_p
     recipe = load_recipe("gym_cards/nano_number_line_thought_choice", ["eval.policies=[sft,rlft]", "eval.greedy=false"])
     play_stages(recipe, tmp_path / "run")
     before, after = (row["metrics"]["success"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl"))
-    assert before > 0.4  # chance is 0.28
-    assert after > max(0.8, before)
+    assert before < 0.6
+    assert after > 0.8
+
+
+@pytest.mark.slow
+def test_l9_rl_corrects_misread_thoughts_and_without_a_weight_on_them_the_texts_fall_apart(tmp_path):
+    recipe = load_recipe("gym_cards/nano_number_line_rl4vlm", ["seed=20"])
+    play_stages(recipe, tmp_path / "whole", *STAGES[:2])
+    ends = {}
+    for weight in (0.5, 0.0):
+        run = shutil.copytree(tmp_path / "whole", tmp_path / str(weight))
+        play_stages(load_recipe(recipe, [f"rlft.thought_lambda={weight}"]), run, "rlft")
+        lines = [line for _, line in read_jsonl(run / METRICS)]
+        assert 0.3 < lines[0]["success"] < 0.6
+        ends[weight] = {name: fmean(line[name] for line in lines[-3:]) for name in ("success", "illegal")}
+    assert ends[0.5]["success"] > 0.7
+    assert ends[0.0]["success"] < 0.55
+    assert ends[0.0]["illegal"] > max(0.3, 2 * ends[0.5]["illegal"])
 
 
 CORRECTED = (
