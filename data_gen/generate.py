@@ -146,6 +146,8 @@ def generate(
         if client is not None and collection.missing:
             tell(collection.estimate().sentence(client.endpoint, len(client.journal.paid)))
         if spending.dry_run:
+            if client is None and not usage.calls:
+                tell("the environment's expert teaches: no calls to a chat model, no cost")
             return None
         if spending.batch is not None:
             tell(_batch(recipe, folder, envs, client, spending.batch, given))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -42,11 +43,14 @@ def cp(
     name: Name,
     dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
 ) -> None:
-    """Copy a shipped recipe; its 'extends' keeps working."""
+    """Copy a shipped recipe under the name of its file; its 'extends' keeps working."""
     from reflectrl.config import recipe_text
 
-    text = recipe_text(name)
     path = dest / f"{name.rpartition('/')[2]}.yaml" if dest.is_dir() else dest
+    text = recipe_text(name)
+    if path.stem != name.rpartition("/")[2] and re.fullmatch(r"[\w.-]+", path.stem):  # runs of its own
+        text = re.sub(r"^name: .*$", f"name: {path.stem}", text, count=1, flags=re.MULTILINE)
+        text = text.replace(f"--recipe {name}\n", f"--recipe {path}\n", 1)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

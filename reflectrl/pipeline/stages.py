@@ -99,7 +99,7 @@ def _run_stage(job: _Job, stage: str) -> None:
             raise
         same = False
     if not same:
-        job.reporter.line("eval               inputs changed: evaluating again")
+        job.reporter.line("eval               inputs changed: evaluating again, in place of the earlier results")
         run.forget(stage)
     if deleted := run.deleted(stage):
         job.reporter.line(f"{stage:<18} {', '.join(deleted)} was deleted: making it again")

@@ -64,9 +64,9 @@ def played_on(runs: Sequence[Run]) -> list[str]:
 
 
 def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
-    """Return the heads of a table of ``rows``, with columns for split and tasks if rows differ in them."""
+    """Return the heads of a table of ``rows``, with columns for split and tasks if they are not test and all."""
     left_out = set()
-    if len({row.split for row in rows}) < 2:
+    if {row.split for row in rows} == {"test"}:
         left_out.add("split")
     if not any(row.group or row.chosen for row in rows):
         left_out.add("tasks")

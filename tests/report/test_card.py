@@ -101,7 +101,7 @@ def test_a_card_says_what_is_not_known_or_not_done():
 
 
 def test_hostile_texts_are_shown_and_do_nothing():
-    plain, _ = shown(model_card(card("description=fine", rows=(row(benchmark="fine"),), notes=["fine"])))
+    plain, _ = shown(model_card(card("description=fine", rows=(row(benchmark="fine", split="fine"),), notes=["fine"])))
     given = card(rows=(row(benchmark=HOSTILE, split=HOSTILE, reflections=HOSTILE),))
     stages = [replace(given.recipe.rlft.stages[0], name=HOSTILE, env={HOSTILE: HOSTILE})]
     recipe = given.recipe.model_copy(
