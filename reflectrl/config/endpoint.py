@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 
 from reflectrl.config.evaluation import ReflectorSection
@@ -31,7 +31,7 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         InvalidInput: a budget that is not above 0, or a damaged file.
 
     """
-    sections = {role: reduce(getattr, name.split("."), recipe) for role, name in ENDPOINTS.items()}
+    sections = {role: attrgetter(name)(recipe) for role, name in ENDPOINTS.items()}
     known = {role: section.endpoint for role, section in sections.items() if section is not None}
     others = {eval_role(each): each.endpoint for each in recipe.eval.reflectors if each.endpoint is not None}
     account = Account(max_cost)
