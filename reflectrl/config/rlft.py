@@ -164,8 +164,10 @@ class Terms:
         """The policy term: ``ppo`` or ``reinforce``."""
         return self.ppo or self.reinforce or Term()
 
-    def with_entropy_coef(self, coef: float) -> Terms:
-        """Return a copy of the terms in which the entropy bonus has the coefficient ``coef``."""
+    def with_entropy_coef(self, coef: float | None) -> Terms:
+        """Return the terms with ``coef`` as the coefficient of the entropy bonus; as they are if it is ``None``."""
+        if coef is None:
+            return self
         return replace(self, entropy=replace(self.entropy or EntropyTerm(), coef=coef))
 
 

@@ -238,7 +238,8 @@ def run_eval(
 
 
 def _successes(rows: Sequence[EvalRow]) -> str:
-    """Return the success rate of each policy in its first row, ``success on test: sft 10%, rlft 40%``."""
+    """Return the success rate of each policy in its first row, ``success on split test: sft 10%, rlft 40%``."""
     first = {row.policy: row for row in reversed([row for row in rows if not row.group])}
     listed = ", ".join(f"{name} {row.metrics.success:.0%}" for name, row in reversed(first.items()))
-    return f"success on {rows[0].split}: {listed}"
+    benchmark = f"{rows[0].benchmark}, " if rows[0].benchmark else ""
+    return f"success on {benchmark}split {rows[0].split}: {listed}"

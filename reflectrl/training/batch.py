@@ -35,6 +35,12 @@ class StepSample:
     """(n,) log-probabilities of the menu's actions under the initial policy; empty without a KL term."""
 
     @property
+    def numbers(self) -> tuple[float, ...]:
+        """Advantage, target, and the value and unweighted log-probability when it was sampled; 1 if it is replayed."""
+        sampled = self.decision.joint_logprob(1.0)
+        return self.advantage, self.target, self.decision.value, sampled, float(self.replayed)
+
+    @property
     def row(self) -> dict[str, Any]:
         """The sample as plain values, for people to read."""
         return {
@@ -123,6 +129,12 @@ def advantages_by_episode(
         [next(following).advantage for _ in trajectory.turns] if id(trajectory) in learned_from else []
         for trajectory in played
     ]
+
+
+def references(samples: Sequence[StepSample]) -> Tensor:
+    """Return the (N, A) log-probabilities of the menus under the initial policy, padded with 0."""
+    longest = max(len(sample.reference) for sample in samples)
+    return torch.tensor([(*each.reference, *[0.0] * (longest - len(each.reference))) for each in samples])
 
 
 def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Sequence[float]) -> list[float]:

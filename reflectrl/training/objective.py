@@ -98,7 +98,7 @@ def step_losses(
     old_values: Tensor,
     targets: Tensor,
     divergences: Tensor,
-    log_ratios: Tensor,
+    log_ratios: Tensor | None = None,
 ) -> Loss:
     """Return the weighted sum of the terms over N steps, with statistics.
 
@@ -114,7 +114,7 @@ def step_losses(
         targets: (N,) target returns of the value head.
         divergences: (N,) KL divergences of the current policy from the initial policy, in nats.
         log_ratios: (N,) log-probabilities of all that was sampled, under the current policy less at sampling time,
-            for ``Loss.kl``; they differ from ``logprobs - old_logprobs`` where a thought's are weighted.
+            for ``Loss.kl``; ``logprobs - old_logprobs`` if absent, which differ where a thought's are weighted.
 
     """
     if terms.ppo is not None:
@@ -132,6 +132,7 @@ def step_losses(
     with torch.no_grad():
         distance = ((logprobs - old_logprobs).exp() - 1).abs()
         clipped = distance > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
+        log_ratios = logprobs - old_logprobs if log_ratios is None else log_ratios
         log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         kl = log_ratios.exp() - 1 - log_ratios
     return Loss(losses.sum(), clipped.sum(), kl.sum())

@@ -41,6 +41,7 @@ from reflectrl.training.batch import (
     advantages_by_episode,
     gaps,
     minibatches,
+    references,
     scored,
     step_samples,
 )
@@ -333,8 +334,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         columns = zip(*torch.stack(watched).tolist(), strict=True)  # one transfer from the device
         total, kl, clipped = map(sum, columns)
         fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
-        mean = total / len(samples)
-        self._losses.append((mean, kl / fresh, clipped / fresh))
+        self._losses.append((mean := total / len(samples), kl / fresh, clipped / fresh))
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
@@ -348,18 +348,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             self._gaps += gaps(samples, played, logprobs.tolist())
         # replayed actions count as sampled by the current policy (self-imitation): the ratio is 1
         old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
-        rows = [
-            (each, x.advantage, x.decision.value, x.target, x.decision.joint_logprob(1.0), x.replayed)
-            for each, x in zip(old, samples, strict=True)
-        ]
-        columns = torch.tensor(rows, device=self.args.device).unbind(-1)
-        old_logprobs, advantages, old_values, targets, sampled, replayed = columns
-        longest = max(len(sample.reference) for sample in samples)
-        padded = [(*sample.reference, *[0.0] * (longest - len(sample.reference))) for sample in samples]
-        reference = torch.tensor(padded, device=self.args.device)
-        terms = self.args.terms
+        rows = torch.tensor([(logprob, *x.numbers) for logprob, x in zip(old, samples, strict=True)])
+        old_logprobs, advantages, targets, old_values, sampled, replayed = rows.to(self.args.device).unbind(-1)
+        reference = references(samples).to(self.args.device)
         return step_losses(
-            terms if self.entropy_coef is None else terms.with_entropy_coef(self.entropy_coef),
+            self.args.terms.with_entropy_coef(self.entropy_coef),
             self.state.global_step / self.args.max_steps,
             logprobs=logprobs,
             old_logprobs=old_logprobs,
@@ -368,7 +361,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             values=scores.values,
             old_values=old_values,
             targets=targets,
-            divergences=kl_divergences(scores.menu_logprobs[:, :longest], reference),
+            divergences=kl_divergences(scores.menu_logprobs[:, : reference.shape[1]], reference),
             log_ratios=(scores.logprobs + scores.thought_logprobs - sampled).detach() * (1 - replayed),
         )
 

@@ -39,7 +39,7 @@ def losses(
         old_values=zeros if old_values is None else old_values,
         targets=zeros if targets is None else targets,
         divergences=zeros if divergences is None else divergences,
-        log_ratios=zeros if moved is None else torch.tensor(moved),
+        log_ratios=None if moved is None else torch.tensor(moved),
     )
 
 

@@ -134,6 +134,6 @@ def test_an_evaluation_names_its_games_in_its_rows_its_last_words_and_its_table(
     run_eval(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
     played = "ALFWorld valid_unseen, 3 of 134 games"
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
-    assert notes[-1].endswith(f"of 3 episodes; {played}, split test")
+    assert notes[-1] == f"success on {played}, split test: random 0%, expert 100%"
     print_table([run.path])
     assert capsys.readouterr().out.endswith(f"\nPlayed on {played}, split test.\n")
