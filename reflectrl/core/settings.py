@@ -96,6 +96,14 @@ def refusal(what: str, problems: Sequence[str]) -> InvalidInput:
     return InvalidInput("\n  ".join([f"{what} has {count}:", *problems]))
 
 
+def checked(kind: type[T], what: str, **values: Any) -> T:
+    """Return a ``kind`` with these values; raises ``InvalidInput`` with every mistake in them."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise refusal(what, mistakes(error, kind, values)) from None
+
+
 def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> list[str]:
     """Return one line for each mistake in ``values`` of a ``kind``: the key, what was given, what is expected."""
     lines: dict[str, dict[str, None]] = {}  # a set that keeps its order

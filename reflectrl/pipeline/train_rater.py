@@ -12,6 +12,7 @@ from reflectrl.config.schema import SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import recorded_iterations, training_episodes_file
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.settings import checked
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import LanguageModel, new_model, save_model
@@ -64,11 +65,15 @@ def train_rater(
         advance: called with (step, steps, loss) now and then.
 
     Raises:
-        InvalidInput: ``out`` exists, or the run has no rater, or recorded fewer than ``HELD_OUT`` rated episodes.
+        InvalidInput: ``out`` exists, a setting that no recipe may have, or a run without a rater, or with fewer than
+            ``HELD_OUT`` recorded episodes that were rated.
 
     """
     if out.exists():
         raise InvalidInput(f"{out} is there already; choose another --out.")
+    batches = {"batch_size": BATCH_SIZE, "micro_batch_size": BATCH_SIZE, "max_grad_norm": 1.0}
+    settings = checked(SFTPolicySection, "the training", steps=steps, learning_rate=learning_rate, **batches)
+    shape = checked(ModelSection, "the rater's model", name=model, max_length=max_length, compute="float32")
     recipe = read_recipe(run)
     section = recipe.players.rater
     if section is None:
@@ -87,10 +92,6 @@ def train_rater(
         if number % HELD_OUT
     ]
     seed = derive_seed(recipe.seed, "learned rater")
-    settings = SFTPolicySection(
-        steps=steps, batch_size=BATCH_SIZE, micro_batch_size=BATCH_SIZE, learning_rate=learning_rate, max_grad_norm=1.0
-    )
-    shape = ModelSection(name=model, max_length=max_length, compute="float32")
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         corpus = [row.prompt.text + row.completion for row in rows]
         base = make_base(shape, Path(place) / "base", corpus=corpus, labels=scale.levels, seed=seed)

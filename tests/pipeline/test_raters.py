@@ -145,6 +145,8 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
     assert numbers(tmp_path / "run")["unrated"] == 0
     assert "is there already" in refused("train-rater", run, "--out", out)
     assert "no players.rater" in refused("train-rater", trained_run(), "--out", tmp_path / "other")
+    assert "learning_rate: given 0.0" in refused("train-rater", run, "--out", tmp_path / "other", "--learning-rate", 0)
+    assert "package:nope" in refused("train-rater", run, "--out", tmp_path / "other", "--model", "package:nope")
 
 
 def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it_never_had(
