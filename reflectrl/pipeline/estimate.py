@@ -47,6 +47,8 @@ class Estimate:
     steps: int
     """Number of environment steps of an iteration."""
     iterations: int
+    not_counted: tuple[str, ...]
+    """Parts of the recipe that take time besides."""
 
     @property
     def seconds(self) -> float:
@@ -63,8 +65,8 @@ class Estimate:
         whole = self.iterations * self.seconds
         long = f"{whole / 3600:.1f} h" if whole > 5400 else f"{whole / 60:.1f} min"
         table += [
-            f"{self.episodes} episodes, about {self.steps} steps; {self.iterations} iterations: about {long}, "
-            "without checkpoints and records"
+            f"{self.episodes} episodes, about {self.steps} steps; {self.iterations} iterations: about {long}",
+            f"not counted: {', '.join(self.not_counted)}",
         ]
         return "\n".join(table)
 
@@ -153,7 +155,24 @@ def estimate(recipe: Recipe) -> Estimate:
         played = play(recipe, section, run.path)
         parts = _works(recipe, section, played, run)
     iterations = sum(stage.iterations for stage in section.stages)
-    return Estimate(parts, len(played.episodes), _steps(played.episodes), iterations)
+    return Estimate(parts, len(played.episodes), _steps(played.episodes), iterations, _not_counted(recipe, section))
+
+
+def _not_counted(recipe: Recipe, section: RLFTSection) -> tuple[str, ...]:
+    players = recipe.players
+    parts = {
+        "checkpoints": True,
+        "records": section.record_episodes > 0,
+        "rlft.validation": section.validation is not None,
+        "rlft.terms.kl": section.terms.kl is not None,
+        "rlft.ema": section.ema > 0,
+        "the requests of players.reflector": players.reflector.player == "remote",
+        "the updates of players.reflector": players.reflector.trained,
+        "players.planner": players.planner is not None and players.planner.player != "expert",
+        "the search of players.memory": players.memory is not None,
+        "players.rater": players.rater is not None and players.rater.player != "rule",
+    }
+    return tuple(part for part, there in parts.items() if there)
 
 
 def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:

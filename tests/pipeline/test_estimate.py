@@ -36,6 +36,24 @@ def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
     assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
 
 
+NOT_COUNTED = {
+    "rlft.record_episodes=8": "records",
+    "rlft.validation={every: 5}": "rlft.validation",
+    "rlft.terms.kl={coef: 0.1}": "rlft.terms.kl",
+    "rlft.ema=0.9": "rlft.ema",
+    "players.reflector.player=remote": "the requests of players.reflector",
+    "players.planner={player: remote}": "players.planner",
+    "players.memory={episodes: 1, steps: 2, max_chars: 20}": "the search of players.memory",
+}
+
+
+@pytest.mark.slow
+def test_an_estimate_names_the_parts_of_the_recipe_that_it_leaves_out():
+    brief = "rlft.record_episodes=0"
+    assert estimate(recipe(brief)).not_counted == ("checkpoints",)
+    assert estimate(recipe(brief, *NOT_COUNTED)).not_counted == ("checkpoints", *NOT_COUNTED.values())
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft asks transformers for it
 def test_adapters_in_upper_layers_are_estimated_with_the_few_layers_that_are_timed():
@@ -88,6 +106,7 @@ def test_the_command_prints_a_table_or_json():
     assert (table.code, table.err) == (0, "")
     assert table.out.splitlines()[0].split() == ["part", "of", "an", "iteration", "tokens", "passes", "seconds"]
     assert "30 iterations: about" in table.out
+    assert table.out.splitlines()[-1] == "not counted: checkpoints, records"
     found = json.loads(reflectrl(*arguments, "--format", "json").out)
     assert found["parts"]["act"]["tokens"] > 0
     assert found["iterations"] == 30
