@@ -12,6 +12,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError
+from reflectrl.core.registry import check_constructed
 from reflectrl.core.text import holds
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
 

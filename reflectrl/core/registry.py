@@ -152,6 +152,20 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     return env
 
 
+def check_constructed(env: NatLangEnv) -> None:
+    """Check that the constructor of ``env`` called that of ``NatLangEnv``.
+
+    Raises:
+        InvalidInput: it did not.
+
+    """
+    if "action_space" not in vars(env):
+        raise InvalidInput(
+            f"the constructor of {type(env).__name__} does not call that of NatLangEnv; begin it with "
+            "super().__init__(horizon=...), with 1 or more steps."
+        )
+
+
 @runtime_checkable
 class EnvMaker(Protocol):
     """An object that makes several environments at once, e.g. in worker processes."""
