@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from reflectrl.config.environment import DATASET
 from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
 from reflectrl.config.schema import Recipe
+from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.addresses import without_credentials
@@ -94,6 +95,9 @@ def load_recipe(
         lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
     )
     checked = _checked(name, source)
+    known = unused_settings(recipe) if isinstance(recipe, Recipe) else []
+    if unused := [line for line in unused_settings(checked) if line not in known]:
+        raise refusal(f"recipe {name!r}", unused)
     for note in source.notes:
         tell(note)
     return checked

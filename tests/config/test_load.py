@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config.load import load_saved_recipe
 from reflectrl.core import InvalidInput
 
 MINIMAL = "name: mine\nenv: {name: number_line}\n"
@@ -237,6 +238,31 @@ def test_what_the_environment_does_not_take_is_named_all_at_once(
         check_recipe(load_recipe(f"dangerous_taxi/{name}", overrides))
     lines = str(caught.value).split("\n")[1:] or [str(caught.value)]
     assert [re.search(fact, line) is not None for fact, line in zip(facts, lines, strict=True)] == [True] * len(facts)
+
+
+SHADOWED = {
+    "env.on_failure=drop": "env.on_failure: .*env.workers is 0",
+    "env.max_memory_mb=900": "env.max_memory_mb: .*env.workers is 0",
+    "players.reflector={player: remote, temperature: 0.7}": "players.reflector.temperature: .*endpoint.temperature",
+    "reflector_model={}": "reflector_model: .*player is remote",
+    "rlft.learning_rate_schedule=cosine": "rlft.learning_rate_schedule: .*learning_rate_end",
+    "eval={policies: [sft], controls: [blank]}": "eval.controls: .*rlft",
+}
+
+
+def test_settings_without_an_effect_are_refused_but_not_in_a_run_folder_that_has_them(tmp_path: Path) -> None:
+    path = write(tmp_path, MINIMAL)
+    with pytest.raises(InvalidInput) as caught:
+        load_recipe(path, list(SHADOWED))
+    lines = str(caught.value).split("\n  ")[1:]
+    assert [re.search(fact, line) is not None for fact, line in zip(SHADOWED.values(), lines, strict=True)] == [
+        True
+    ] * 6
+    earlier = write(tmp_path, "\n".join([MINIMAL, "rlft: {learning_rate_schedule: cosine}"]), "recipe.yaml")
+    saved = load_saved_recipe(Path(earlier))
+    assert load_recipe(saved, ["seed=1"]).seed == 1
+    with pytest.raises(InvalidInput, match="a mistake:\n  env.deadline_s: "):
+        load_recipe(saved, ["env.deadline_s=5"])
 
 
 @pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])

@@ -108,7 +108,9 @@ def test_the_base_under_an_adapter_is_checked_as_well(trained_run: TrainedRuns, 
 
 
 def test_a_dataset_is_checked_down_to_the_files_that_are_asked_about(tmp_path: Path) -> None:
-    few = load_recipe("auto_explore/nano", ["data.samples=4", "eval.policies=[random]", "rlft=null"])
+    few = load_recipe(
+        "auto_explore/nano", ["data.samples=4", "eval.policies=[random]", "eval.controls=[]", "rlft=null"]
+    )
     run = tmp_path / "run"
     play_stages(few, run, "gen-data")
     file = next(path for path in sorted((run / "dataset" / "repositories").rglob("*")) if path.is_file())

@@ -1,0 +1,44 @@
+"""Settings of a recipe that another of its settings makes useless.
+
+They are refused in a recipe that is given, not in one that a run folder holds, which an earlier version accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from reflectrl.config.schema import Recipe
+from reflectrl.workers.limits import WorkerLimits
+
+
+def unused_settings(recipe: Recipe) -> list[str]:
+    """Return one line for each setting that has no effect: the key, why, and what to change."""
+    return list(_unused(recipe))
+
+
+def _unused(recipe: Recipe) -> Iterator[str]:
+    env, reflector, rlft = recipe.env, recipe.players.reflector, recipe.rlft
+    for limit in fields(WorkerLimits):
+        if not env.workers and getattr(env, limit.name) != limit.default:
+            yield f"env.{limit.name}: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
+    if reflector.temperature and reflector.player == "remote":
+        yield (
+            "players.reflector.temperature: it is that of a local model, but players.reflector.player is remote; set "
+            "players.reflector.endpoint.temperature instead."
+        )
+    if recipe.reflector_model is not None and reflector.player != "local":
+        yield (
+            "reflector_model: it is the model of a local reflector, but players.reflector.player is "
+            f"{reflector.player}; set reflector_model to null."
+        )
+    if rlft is not None and rlft.learning_rate_schedule != "linear" and rlft.learning_rate_end == 1:
+        yield (
+            "rlft.learning_rate_schedule: it is the way to rlft.learning_rate_end, but at 1 the learning rate stays "
+            "the same; set rlft.learning_rate_end below 1, or remove the schedule."
+        )
+    if recipe.eval.controls and "rlft" not in recipe.eval.policies:
+        yield (
+            "eval.controls: they replace the reflections of the policy rlft, which eval.policies leaves out; add it, "
+            "or set eval.controls to []."
+        )
