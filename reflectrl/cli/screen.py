@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from reflectrl.core.text import visible_line
+from reflectrl.core.text import shortened, visible_line
 
 if TYPE_CHECKING:
     from reflectrl.core import Turn
@@ -86,4 +86,4 @@ class Screen:
         return f"{mark * round(chance * width):<{width}}  "
 
     def _inside(self, line: str, style: str = "") -> None:
-        self.say(f"  {line if len(line) <= self._max_chars else f'{line[: self._max_chars].rstrip()} [cut]'}", style)
+        self.say(f"  {shortened(line, self._max_chars, ' [cut]')}", style)

@@ -39,9 +39,9 @@ def shown(value: object) -> str:
     return _REPR.repr(value)
 
 
-def shortened(text: str, max_chars: int) -> str:
-    """Return ``text``, cut to ``max_chars`` characters that end in dots if it is longer."""
-    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
+def shortened(text: str, max_chars: int, mark: str = "...") -> str:
+    """Return ``text``, cut to ``max_chars`` characters that end in ``mark`` if it is longer."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - len(mark)]}{mark}"
 
 
 def first_line(error: BaseException, max_chars: int = 300) -> str:

@@ -10,6 +10,8 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import eval_role
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.memory import MemoryPlayerSection
+from reflectrl.config.model import ModelSection
+from reflectrl.config.reflector import ReflectorPlayerSection
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.layout import POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.endpoint.account import Account, Usage
@@ -24,7 +26,6 @@ from reflectrl.models.thinking import writing_policy
 from reflectrl.pipeline.endpoints import Endpoints
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.judges import corrector_of, rater_of
-from reflectrl.pipeline.local_reflector import local_reflector
 from reflectrl.pipeline.memories import Memories
 from reflectrl.pipeline.models import RunModels
 from reflectrl.pipeline.reflectors import reflector_recipe
@@ -131,7 +132,7 @@ class RunPlayers(RunModels):
         if kind == "self":
             if policy is None:
                 raise InvalidInput("players.reflector.player is self, but this policy has no local model to reflect.")
-            return local_reflector(policy, self.recipe.players.reflector, self.recipe.model)
+            return _frozen_reflector(policy, self.recipe.players.reflector, self.recipe.model)
         trained = self.recipe.players.reflector.trained and name == POLICY
         return self._local_reflector(REFLECTOR_RLFT if trained else REFLECTOR)[1]
 
@@ -166,5 +167,18 @@ class RunPlayers(RunModels):
     def _local_reflector(self, name: str) -> tuple[LanguageModel, LMReflector]:
         if name not in self._reflectors:
             lm, settings = self.load(name), self.recipe.players.reflector
-            self._reflectors[name] = lm, local_reflector(lm, settings, self.section("reflector"))
+            self._reflectors[name] = lm, _frozen_reflector(lm, settings, self.section("reflector"))
         return self._reflectors[name]
+
+
+def _frozen_reflector(lm: LanguageModel, settings: ReflectorPlayerSection, section: ModelSection) -> LMReflector:
+    """Return the frozen reflector that writes with ``lm``, which was loaded by its model ``section``."""
+    return LMReflector(
+        lm.model,
+        lm.tokenizer,
+        max_length=section.max_length,
+        max_new_tokens=settings.max_new_tokens,
+        temperature=settings.temperature_at_play,
+        cache_size=settings.cache_size,
+        prefix_cache=prefix_cache_for(lm.base, section.max_length, "reflector") if section.prefix_reuse else None,
+    )

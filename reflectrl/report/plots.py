@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.files import check_output, write_bytes
-from reflectrl.core.text import visible
+from reflectrl.core.text import shortened, visible
 from reflectrl.report import arms
 from reflectrl.report.arms import FIGURES, WHATS, XS, Line, axis_title
 from reflectrl.report.runs import read_runs
@@ -162,4 +162,4 @@ def _legend(figure: Figure, axes: Axes, drawn: Sequence[Line]) -> None:
 def _clean(label: str) -> str:
     """Return a label on one line, cut if long, without characters that XML forbids."""
     line = visible(" ".join(label.split())).replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd")
-    return line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 1]}…"
+    return shortened(line, _MAX_CHARACTERS, "…")

@@ -46,21 +46,15 @@ def write_records(
 
     Images in ``holders`` are stored beside it, see ``image_files``.
     """
-    write_jsonl(path, (_first_line(form, header), *_bare(records, path, holders)))
+    bare = [record if holders is None else without_images(record, path, holders) for record in records]
+    write_jsonl(path, (_first_line(form, header), *bare))
 
 
-def append_records(
-    path: Path, form: str, header: Header, records: Sequence[Any], holders: Sequence[str] | None = None
-) -> None:
-    """Append ``records`` to a file of the format ``form``; a new file starts with ``header``."""
-    records = _bare(records, path, holders)
+def append_records(path: Path, form: str, header: Header, records: Sequence[Any]) -> None:
+    """Append ``records`` without images to a file of the format ``form``; a new file starts with ``header``."""
     drop_unfinished_line(path)
     begun = path.exists() and path.stat().st_size > 0
     append_jsonl(path, records if begun else (_first_line(form, header), *records))
-
-
-def _bare(records: Iterable[Any], path: Path, holders: Sequence[str] | None) -> list[Any]:
-    return [record if holders is None else without_images(record, path, holders) for record in records]
 
 
 def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | None = None) -> tuple[Header, list[T]]:
@@ -97,11 +91,6 @@ def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
     """Write a file of trajectories, completely or not at all; images are stored beside it, see ``image_files``."""
     write_records(path, FORMAT, header, trajectories, HOLDERS)
-
-
-def append_trajectories(path: Path, header: Header, trajectories: Sequence[Trajectory]) -> None:
-    """Append trajectories to a file; a new file starts with ``header``."""
-    append_records(path, FORMAT, header, trajectories, HOLDERS)
 
 
 def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:

@@ -24,12 +24,7 @@ from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import (
-    Header,
-    append_trajectories,
-    read_trajectories,
-    write_trajectories,
-)
+from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
 
 LAYOUT = PromptFormat(instructions="Walk.", history=2, labels="letters", shuffle=True)
 HEADER = Header("number_line", {"size": 10}, LAYOUT)
@@ -57,13 +52,13 @@ def file(tmp_path: Path) -> Path:
 
 def test_what_is_read_equals_what_was_written_and_added(file: Path) -> None:
     write_trajectories(file, HEADER, [TRAJECTORY])
-    append_trajectories(file, HEADER, [TRAJECTORY])
+    append_records(file, FORMAT, HEADER, [TRAJECTORY])
     assert read_trajectories(file) == (HEADER, [TRAJECTORY] * 2)
     file.unlink()
-    append_trajectories(file, HEADER, [TRAJECTORY, TRAJECTORY])
+    append_records(file, FORMAT, HEADER, [TRAJECTORY, TRAJECTORY])
     assert read_trajectories(file) == (HEADER, [TRAJECTORY] * 2)
     file.write_bytes(file.read_bytes()[:-30])  # cut by a kill
-    append_trajectories(file, HEADER, [replace(TRAJECTORY, seed=7)])
+    append_records(file, FORMAT, HEADER, [replace(TRAJECTORY, seed=7)])
     assert [trajectory.seed for trajectory in read_trajectories(file)[1]] == [2**40, 7]
 
 
