@@ -19,8 +19,9 @@ from walkers import Search, Texts, breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.config.environment import DATASET, recipe_env
+from reflectrl.config.environment import recipe_env
 from reflectrl.core import NatLangEnv, Task
+from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore.bm25 import BM25

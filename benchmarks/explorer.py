@@ -26,8 +26,8 @@ from walkers import breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.config.environment import DATASET
 from reflectrl.core import Task, Trajectory
+from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS
-from reflectrl.config.environment import DATASET
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.extras import Inquiry
+from reflectrl.core.layout import CALLS, DATASET
 from reflectrl.core.registry import env_class
 from reflectrl.data_gen.estimate import estimate_files
 from reflectrl.endpoint.account import Account, Usage

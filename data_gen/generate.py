@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import CALLS, open_account
+from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.event_loop import run_async
-from reflectrl.core.layout import DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
+from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import Progress, build_dataset

@@ -8,7 +8,7 @@ from pathlib import Path
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.prices import ENDPOINTS
 from reflectrl.config.schema import Recipe
-from reflectrl.core.layout import CALLS as CALLS
+from reflectrl.core.layout import CALLS
 from reflectrl.endpoint.account import Account
 from reflectrl.endpoint.journal import Journal
 

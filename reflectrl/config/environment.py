@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.core.layout import DATASET as DATASET  # also the name of the environment's option for it
+from reflectrl.core.layout import DATASET
 from reflectrl.workers.pool import WorkerPool
 
 

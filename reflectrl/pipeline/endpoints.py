@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from reflectrl.config.endpoint import CALLS
+from reflectrl.core.layout import CALLS
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal

@@ -9,10 +9,10 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
-from reflectrl.config.environment import DATASET, recipe_env
+from reflectrl.config.environment import recipe_env
 from reflectrl.config.model import ModelSection
 from reflectrl.core import NatLangEnv
-from reflectrl.core.layout import BASE, BASE_REFLECTOR, POLICY, REFLECTOR, REFLECTOR_RLFT, sft_rows_file
+from reflectrl.core.layout import BASE, BASE_REFLECTOR, DATASET, POLICY, REFLECTOR, REFLECTOR_RLFT, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.environment import DATASET, recipe_env
+from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
 from reflectrl.core.artefacts import read_artefacts
+from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
