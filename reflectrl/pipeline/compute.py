@@ -29,7 +29,7 @@ from reflectrl.pipeline.folder import RunFolder, is_main_process
 
 
 @dataclass(frozen=True)
-class Decision:
+class ChosenPrecision:
     """Precision of one role's model, where the recipe leaves it open."""
 
     compute: Precision
@@ -46,21 +46,21 @@ def decided(section: ModelSection, run: RunFolder, role: str) -> ModelSection:
     """
     if section.compute != "auto":
         return section
-    decision = _recorded(run).get(role) or _decide(section)
-    return section.model_copy(update={"compute": decision.compute})
+    chosen = _recorded(run).get(role) or _decide(section)
+    return section.model_copy(update={"compute": chosen.compute})
 
 
-def _recorded(run: RunFolder) -> dict[str, Decision]:
+def _recorded(run: RunFolder) -> dict[str, ChosenPrecision]:
     path = run.recorded(COMPUTE)
-    return decode(dict[str, Decision], json.loads(path.read_text("utf-8")), str(path)) if path.exists() else {}
+    return decode(dict[str, ChosenPrecision], json.loads(path.read_text("utf-8")), str(path)) if path.exists() else {}
 
 
-def _decide(section: ModelSection) -> Decision:
+def _decide(section: ModelSection) -> ChosenPrecision:
     precision = given_precision(section)
     if precision is not None:
-        return Decision(precision, None)
+        return ChosenPrecision(precision, None)
     speedup = round(bfloat16_speedup(shape_of(section)), 2)
-    return Decision("bfloat16" if speedup >= MARGIN else "float32", speedup)
+    return ChosenPrecision("bfloat16" if speedup >= MARGIN else "float32", speedup)
 
 
 def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
@@ -99,7 +99,7 @@ def _record(sections: Mapping[str, ModelSection], run: RunFolder, report: Callab
     if not new:
         return
     write_text(run / COMPUTE, json.dumps(encode({**known, **new}), indent=1, sort_keys=True) + "\n")
-    for role, decision in new.items():
-        if decision.speedup is not None:
-            found = f"bfloat16 is {decision.speedup:g} times as fast here"
-            report(f"{'compute':<18} {role} in {decision.compute}: {found}")
+    for role, chosen in new.items():
+        if chosen.speedup is not None:
+            found = f"bfloat16 is {chosen.speedup:g} times as fast here"
+            report(f"{'compute':<18} {role} in {chosen.compute}: {found}")

@@ -45,7 +45,7 @@ WRITTEN = 8
 
 
 @dataclass(frozen=True)
-class Work:
+class PartCost:
     """Cost of one part of an iteration."""
 
     tokens: int
@@ -134,12 +134,12 @@ class ShallowModels:
         return next(few, most)
 
 
-def reflecting_work(
+def reflecting_cost(
     models: ShallowModels,
     settings: ReflectorPlayerSection,
     views: Sequence[Sequence[View]],
     said: Sequence[Sequence[str]],
-) -> dict[str, Work]:
+) -> dict[str, PartCost]:
     """Return the cost of writing reflections, one a view, step by step."""
     limit = settings.max_new_tokens
     rows = [[models.encoder.tokens(each.prompt, limit) for each in step] for step in views]
@@ -158,15 +158,18 @@ def reflecting_work(
         return seconds(speak)
 
     share = tokens / max(1, models.read([[models.encoder.tokens(e.prompt, limit) for e in step] for step in few])[0])
-    works = {"reflect: read": Work(tokens, passes, share * models.seconds(read))}
+    costs = {"reflect: read": PartCost(tokens, passes, share * models.seconds(read))}
     words = [[models.tokenizer(text)["input_ids"][: limit - 1] for text in step] for step in said]
     sizes = _written(models, rows, words)
     if not sizes:
-        return works
+        return costs
     distinct = list(dict.fromkeys(row for step in rows for row in step))[: max(sizes)]
     one, most = (models.seconds(partial(_token, models, some)) for some in (distinct[:1], distinct))
     slope = max(0.0, most - one) / max(1, len(distinct) - 1)
-    return {**works, "reflect: write": Work(sum(sizes), len(sizes), sum(one + slope * (size - 1) for size in sizes))}
+    return {
+        **costs,
+        "reflect: write": PartCost(sum(sizes), len(sizes), sum(one + slope * (size - 1) for size in sizes)),
+    }
 
 
 class Repeater(Sampler):
@@ -235,7 +238,7 @@ def _token(models: ShallowModels, rows: Sequence[Tokens], lm: LanguageModel) -> 
     return seconds(lambda: few(drafts=Drafts(0))) / WRITTEN  # without drafts
 
 
-def acting_work(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> Work:
+def acting_cost(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> PartCost:
     """Return the cost of acting on views, step by step."""
     rows = [models.encoder.rows([each.prompt for each in step]) for step in views]
     tokens, passes = models.read(rows)
@@ -252,10 +255,10 @@ def acting_work(models: ShallowModels, views: Sequence[Sequence[MenuView]]) -> W
 
         return seconds(play)
 
-    return Work(tokens, passes, tokens / models.read([step[:number] for step in rows])[0] * models.seconds(act))
+    return PartCost(tokens, passes, tokens / models.read([step[:number] for step in rows])[0] * models.seconds(act))
 
 
-def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[Sequence[MenuView]]) -> Work:
+def updating_cost(models: ShallowModels, section: RLFTSection, views: Sequence[Sequence[MenuView]]) -> PartCost:
     """Return the cost of all updates from views, step by step, and from as many as are replayed."""
     number = models.sample([models.encoder.rows([each.prompt for each in step]) for step in views])
     updates = section.num_iterations * section.num_minibatches
@@ -304,7 +307,7 @@ def updating_work(models: ShallowModels, section: RLFTSection, views: Sequence[S
         later = models.seconds(partial(learn, again=True))
     passes = first + (section.num_iterations - 1) * later
     took = section.num_minibatches * whole / measured * passes + updates * models.seconds(step)
-    return Work(round(updates * whole), round(updates * replayed * len(parts)), took)
+    return PartCost(round(updates * whole), round(updates * replayed * len(parts)), took)
 
 
 def _adapted(section: ModelSection, first: int, layers: int) -> ModelSection:

@@ -23,7 +23,7 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
 from reflectrl.pipeline.compute import decided, prepare_compute
-from reflectrl.pipeline.costs import ShallowModels, Work, acting_work, clock, reflecting_work, updating_work
+from reflectrl.pipeline.costs import PartCost, ShallowModels, acting_cost, clock, reflecting_cost, updating_cost
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.players import CarelessExpert, ExpertReflector, Player, RandomPolicy, Seat, reflecting
 from reflectrl.players.scripted import ScriptedReflector
@@ -41,7 +41,7 @@ EXPERTISE = 0.6
 class Estimate:
     """Cost of an iteration, and the number of iterations."""
 
-    parts: dict[str, Work]
+    parts: dict[str, PartCost]
     episodes: int
     """Number of episodes of an iteration."""
     steps: int
@@ -53,7 +53,7 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """Seconds of an iteration."""
-        return sum(work.seconds for work in self.parts.values())
+        return sum(part.seconds for part in self.parts.values())
 
     @property
     def text(self) -> str:
@@ -153,7 +153,7 @@ def estimate(recipe: Recipe) -> Estimate:
         run = RunFolder(Path(place))
         prepare_compute(recipe, run, "rlft", lambda _: None)
         played = play(recipe, section, run.path)
-        parts = _works(recipe, section, played, run)
+        parts = _costs(recipe, section, played, run)
     iterations = sum(stage.iterations for stage in section.stages)
     return Estimate(parts, len(played.episodes), _steps(played.episodes), iterations, _not_counted(recipe, section))
 
@@ -203,10 +203,10 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
     return Played(envs, layout, before, episodes)
 
 
-def _works(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, Work]:
+def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, PartCost]:
     """Return the cost of each part of the iteration that was played."""
     policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / "base")
-    parts: dict[str, Work] = {}
+    parts: dict[str, PartCost] = {}
     settings = recipe.players.reflector
     if settings.player in ("local", "self"):
         other = recipe.reflector_model if settings.player == "local" else None
@@ -216,11 +216,11 @@ def _works(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder)
             else ShallowModels(decided(other, run, "reflector"), played.corpus, played.labels, run / "base-reflector")
         )
         views, words = played.reflections(cached=settings.player == "local" and not settings.temperature)
-        parts |= reflecting_work(speaker, settings, views, words)
+        parts |= reflecting_cost(speaker, settings, views, words)
     acted = played.policy_views
-    parts["act"] = acting_work(policy, acted)
-    parts["update"] = updating_work(policy, section, acted)
-    parts["environments"] = Work(0, 0, _environments(played))
+    parts["act"] = acting_cost(policy, acted)
+    parts["update"] = updating_cost(policy, section, acted)
+    parts["environments"] = PartCost(0, 0, _environments(played))
     return parts
 
 

@@ -31,8 +31,8 @@ def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
     assert local.parts["update"].passes == 6  # each fits into one pass
     assert local.parts["update"].tokens > local.parts["act"].tokens
     assert (local.episodes, local.iterations) == (8, 30)
-    assert local.seconds == pytest.approx(sum(work.seconds for work in local.parts.values()))
-    assert all(work.seconds > 0 for work in local.parts.values())
+    assert local.seconds == pytest.approx(sum(part.seconds for part in local.parts.values()))
+    assert all(part.seconds > 0 for part in local.parts.values())
     assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
 
 
