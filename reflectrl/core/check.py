@@ -24,11 +24,8 @@ def _need(ok: bool, sentence: str) -> None:
 
 def _check_author(env: NatLangEnv) -> None:
     _need(bool(env.name), f"{type(env).__name__} has no name; set the class attribute name.")
-    horizon = getattr(env, "horizon", None)  # absent if the class has an __init__ that does not call its base's
-    _need(
-        type(horizon) is int and horizon >= 1,
-        f"{env.name}: horizon is {horizon}; call super().__init__(horizon=...) with 1 or more.",
-    )
+    check_constructed(env)
+    _need(env.horizon >= 1, f"{env.name}: horizon is {env.horizon}; expected 1 or more steps.")
     _need(isinstance(env.instructions, str), f"{env.name}: instructions are {env.instructions!r}; expected a text.")
     _need(
         type(env.max_actions) is int and env.max_actions >= 1,

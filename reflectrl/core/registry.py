@@ -121,7 +121,8 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     """Make the environment ``name``; ``options`` are its constructor's parameters, whose names are checked.
 
     Raises:
-        InvalidInput: an unknown name, or an option that is unknown, missing, given twice or refused by the class.
+        InvalidInput: an unknown name, an option that is unknown, missing, given twice or refused by the class, or a
+            class whose constructor does not call that of ``NatLangEnv``.
 
     """
     cls = env_class(name)
@@ -147,6 +148,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         raise InvalidInput(f"environment {name!r} cannot be made: {error}; give it as an option.") from error
     with _foreign_code(f"environment {name!r} cannot be made", "; correct it, or its options."):
         env = cls(**options)
+    check_constructed(env)
     if not env.name:
         raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
     return env

@@ -39,6 +39,11 @@ def test_only_the_first_colon_counts():
     assert make_env("place:C:/games/a b:2.z8").path == "C:/games/a b:2.z8"
 
 
+class HalfMade(NumberLine):
+    def __init__(self):
+        self.size = 5
+
+
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     ("name", "options", "facts"),
@@ -53,12 +58,14 @@ def test_only_the_first_colon_counts():
         ("no_module", {}, "'no_module'.*'no_such_module'"),
         ("a_record", {}, "'a_record'.*NatLangEnv"),
         ("nameless", {}, "'nameless'"),
+        ("half_made", {}, r"HalfMade .*super\(\).__init__\(horizon"),
     ],
 )
 def test_an_environment_that_cannot_be_made_is_refused(name, options, facts):
     register_env("no_module", "no_such_module:Env")
     register_env("a_record", "reflectrl.core:Task")
     register_env("nameless", type(corridor(name="")))
+    register_env("half_made", HalfMade)
     with pytest.raises(InvalidInput, match=facts):
         make_env(name, **options)
 
