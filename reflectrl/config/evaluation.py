@@ -98,7 +98,8 @@ class EvalSection(Section):
             raise ValueError(f"split is {self.split!r}; expected the name of one or several splits, such as test")
         names = [reflector.name for reflector in self.reflectors]
         lists = {"split": self.splits, "groups": self.groups, "policies": self.policies, "controls": self.controls}
-        for key, values in {**lists, "reflectors": names}.items():
+        trials = {} if self.trials is None else {"trials.policies": self.trials.policies}
+        for key, values in {**lists, **trials, "reflectors": names}.items():
             if twice := [value for value in dict.fromkeys(values) if list(values).count(value) > 1]:
                 raise ValueError(f"{key} has {twice[0]!r} more than once; name each once")
         return self
