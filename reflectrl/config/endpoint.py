@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from reflectrl.config.evaluation import ReflectorSection
-from reflectrl.config.prices import ENDPOINTS
 from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import CALLS
-from reflectrl.endpoint.account import Account
-from reflectrl.endpoint.journal import Journal
+from reflectrl.core.nested import section_at
+from reflectrl.endpoint.account import Account, Price, of_role
+from reflectrl.endpoint.journal import read_replies
+
+_SECTIONS = {
+    "writer": "dataset",
+    "teacher": "data",
+    **{role: f"players.{role}" for role in ("reflector", "policy", "corrector", "planner", "rater")},
+}
+"""Section of the recipe with the endpoint of each role."""
 
 
-def eval_role(section: ReflectorSection) -> str:
+def eval_role(name: object) -> str:
     """Return the role name under which calls to a reflector of the evaluation are recorded."""
-    return f"eval-{section.name}"
+    return f"eval-{name}"
+
+
+def endpoints_of(values: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the endpoints in a recipe's values, which may have mistakes: by role, the dotted key and what is there."""
+    listed = section_at(values, "eval").get("reflectors")
+    others = {
+        eval_role(each.get("name")): f"eval.reflectors.{number}"
+        for number, each in enumerate(listed if isinstance(listed, list) else ())
+        if isinstance(each, dict)
+    }
+    keys = {role: f"{section}.endpoint" for role, section in {**_SECTIONS, **others}.items()}
+    return {role: (key, section) for role, key in keys.items() if (section := section_at(values, key))}
 
 
 def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:
@@ -31,12 +49,11 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         InvalidInput: a budget that is not above 0, or a damaged file.
 
     """
-    sections = {role: attrgetter(name)(recipe) for role, name in ENDPOINTS.items()}
-    known = {role: section.endpoint for role, section in sections.items() if section is not None}
-    others = {eval_role(each): each.endpoint for each in recipe.eval.reflectors if each.endpoint is not None}
-    account = Account(max_cost)
+    endpoints = endpoints_of(recipe.model_dump())
+    account = Account(max_cost, {role: key for role, (key, _) in endpoints.items()})
     for folder in sorted((run / CALLS).glob("*")):
-        endpoint = others.get(folder.name) or known.get(folder.name.partition("-")[0])
-        if endpoint is not None:
-            account.count(Journal(folder).paid, endpoint.price)
+        _, section = of_role(endpoints, folder.name) or ("", {})
+        price = section.get("price")
+        paid = ((reply.tokens, reply.batch) for reply in read_replies(folder))
+        account.count(paid, None if price is None else Price(**price))
     return account.divided(processes)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from reflectrl.config.prices import ABSENT, drop_foreign_prices, section_at
+from reflectrl.config.prices import ABSENT, drop_foreign_prices
 from reflectrl.config.schema import Recipe
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.layout import DATASET
+from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import mistakes, refusal
 from reflectrl.core.stop import tell_user

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from reflectrl.config.endpoint import endpoints_of
 from reflectrl.core.addresses import is_loopback, without_credentials
+from reflectrl.core.nested import section_at
 from reflectrl.endpoint.endpoint import Endpoint
 
-ENDPOINTS = {
-    "writer": "dataset",
-    "teacher": "data",
-    **{role: f"players.{role}" for role in ("reflector", "policy", "corrector", "planner", "rater")},
-}
-"""Section of the recipe with the endpoint of each role; those of ``eval.reflectors`` are roles of their own."""
 _SERVER = ("model", "base_url", "azure_api_version")
 _DEFAULTS = Endpoint()
 _FREE = {"prompt": 0.0, "completion": 0.0}
@@ -33,9 +29,9 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
 
     """
     said = []
-    for where in (f"{section}.endpoint" for section in ENDPOINTS.values()):
-        then, now = section_at(before, where), section_at(after, where)
-        if then.get("price") is None or not now or _server(then) == _server(now):
+    for where, now in endpoints_of(after).values():
+        then = section_at(before, where)
+        if None in (then.get("price"), now.get("price")) or _server(then) == _server(now):
             continue
         if (price := given(where)) is not ABSENT:
             now["price"] = price  # without fields merged from the old price
@@ -48,13 +44,6 @@ def drop_foreign_prices(before: Any, after: Any, given: Callable[[str], Any]) ->
             f"{'whose calls count as free' if free else 'whose price is not known'}; set {where}.price to say it."
         )
     return said
-
-
-def section_at(values: Any, where: str) -> dict[str, Any]:
-    """Return the mapping at the dotted key ``where``; an empty one where there is none."""
-    for key in where.split("."):
-        values = values.get(key) if isinstance(values, dict) else None
-    return values if isinstance(values, dict) else {}
 
 
 def _server(section: dict[str, Any]) -> list[Any]:

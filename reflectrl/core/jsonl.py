@@ -188,8 +188,12 @@ def drop_unfinished_line(path: Path) -> None:
             file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
+def read_jsonl(path: Path, *, skip_unfinished: bool = False) -> Iterator[tuple[str, object]]:
     """Yield ``("FILE, line N", value)`` for each line.
+
+    Args:
+        path: the file.
+        skip_unfinished: leave out a last line without a newline, which a process is writing or was killed at.
 
     Raises:
         InvalidInput: no such file, or a line that is too long or is not JSON in UTF-8; JSON has no NaN or infinity.
@@ -199,7 +203,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, object]]:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror}); expected a file of JSON lines.") from error
-    for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, start=1):
+    for number, line in enumerate(lines[:-1] if skip_unfinished or lines[-1] == b"" else lines, start=1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Conversion of nested mappings, such as recipes, to one mapping with dotted keys."""
+"""Dotted keys of nested mappings, such as recipes."""
 
 from __future__ import annotations
 
@@ -13,3 +13,13 @@ def dotted(value: Any, path: str = "") -> dict[str, Any]:
     return {
         key: leaf for name, part in value.items() for key, leaf in dotted(part, f"{path}.{name}".strip(".")).items()
     }
+
+
+def section_at(values: Any, where: str) -> dict[str, Any]:
+    """Return the mapping at the dotted key ``where``, numbers of list entries included; empty where there is none."""
+    for key in where.split("."):
+        if isinstance(values, list):
+            values = values[int(key)] if key.isdecimal() and int(key) < len(values) else None
+        else:
+            values = values.get(key) if isinstance(values, Mapping) else None
+    return values if isinstance(values, dict) else {}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.settings import NonNegative, settings
+
+T = TypeVar("T")
 
 BATCH_DISCOUNT = 0.5
 """Price of a reply in OpenAI's Batch mode as a fraction of the ordinary price."""
@@ -83,21 +87,28 @@ class Tokens:
         return full / 1e6 * (BATCH_DISCOUNT if batch else 1.0)
 
 
+def of_role(known: Mapping[str, T], folder: str) -> T | None:
+    """Return the entry of the role whose journal has this name; processes of a launch but the first add their rank."""
+    return known.get(folder, known.get(folder.partition("-")[0]))
+
+
 class Account:
     """Budget of one run folder, shared by several clients.
 
     Args:
         max_cost: limit in USD on the total spending, earlier processes included; ``None`` for no limit.
+        keys: dotted keys of the endpoints in the recipe by role, for messages.
 
     Raises:
         InvalidInput: the limit is not above 0.
 
     """
 
-    def __init__(self, max_cost: float | None = None) -> None:
+    def __init__(self, max_cost: float | None = None, keys: Mapping[str, str] = MappingProxyType({})) -> None:
         if max_cost is not None and not max_cost > 0:
             raise InvalidInput(f"a limit of {max_cost} dollars was given; expected more than 0.")
         self.max_cost = max_cost
+        self._keys = keys
         self.spent = 0.0
         """USD spent so far."""
         self._reserved = 0.0
@@ -110,22 +121,22 @@ class Account:
     def divided(self, processes: int) -> Account:
         """Return the account of one of ``processes`` processes, with an equal part of the remaining budget."""
         part = None if self.max_cost is None else self.spent + (self.max_cost - self.spent) / processes
-        account = Account(part)
+        account = Account(part, self._keys)
         account.spent = self.spent
         return account
 
-    def check_price(self, who: str, price: Price | None) -> None:
+    def check_price(self, who: str, price: Price | None, role: str = "") -> None:
         """Check that a limit can be enforced.
 
         Raises:
-            InvalidInput: a limit is set, but ``who`` has no price.
+            InvalidInput: a limit is set, but ``who``, the endpoint of ``role``, has no price.
 
         """
         if self.max_cost is not None and price is None:
             raise InvalidInput(
-                f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set the price "
-                "of the endpoint in USD per million tokens (in its section of the recipe, e.g. "
-                "endpoint: {price: {prompt: 2.5, completion: 10}}), or 0 for your own server."
+                f"at most {self.max_cost:g} dollars were allowed, but the price of {who} is not known; set its price "
+                f"in USD per million tokens, e.g. {of_role(self._keys, role) or 'endpoint'}.price={{prompt: 2.5, "
+                "completion: 10}, or 0 for your own server."
             )
 
     def must_wait(self, call_cost: float) -> bool:

@@ -81,7 +81,7 @@ class ChatClient:
         self.usage = Usage()
         self._account = account or Account()
         if not endpoint.is_own:
-            self._account.check_price(str(endpoint), endpoint.price)
+            self._account.check_price(str(endpoint), endpoint.price, self.journal.role)
         self._key = endpoint.key()
         self._not_before = 0.0
         self._http: Any = open_http()  # fails before any work starts; used by the first `_open`

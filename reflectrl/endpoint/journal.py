@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.chat import Messages
-from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, read_jsonl
+from reflectrl.core.jsonl import append_jsonl, decode, read_jsonl
 from reflectrl.endpoint.account import Tokens
 
 REPLIES = "replies.jsonl"
@@ -73,13 +73,16 @@ class Journal:
         self.paid: list[tuple[Tokens, bool]] = []
         """Tokens of each reply of an earlier process, and whether it came in Batch mode."""
         if folder is not None:
-            for name in (REPLIES, REJECTED):
-                drop_unfinished_line(folder / name)
             for reply in read_replies(folder):
                 self._remember(reply)
                 self.paid.append((reply.tokens, reply.batch))
             for call in _lines(folder / REJECTED, RejectedCall):
                 self._rejected[call.asked] = call.reason
+
+    @property
+    def role(self) -> str:
+        """Name of the folder, that of the role; empty without one."""
+        return "" if self._folder is None else self._folder.name
 
     @property
     def rejected(self) -> int:
@@ -140,5 +143,7 @@ def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProx
     """Return the records of a file; ``absent`` holds defaults of fields that earlier versions did not write."""
     if not path.exists():
         return []
-    lines = [(where, {**absent, **value} if isinstance(value, dict) else value) for where, value in read_jsonl(path)]
-    return [decode(kind, value, where) for where, value in lines]
+    return [
+        decode(kind, {**absent, **value} if isinstance(value, dict) else value, where)
+        for where, value in read_jsonl(path, skip_unfinished=True)
+    ]

@@ -144,7 +144,7 @@ class RunPlayers(RunModels):
 
         """
         if section.endpoint is not None:
-            reflector = self._remote_reflector(section.endpoint, eval_role(section))
+            reflector = self._remote_reflector(section.endpoint, eval_role(section.name))
             return lambda: reflector
         folder = Path(section.run or "")
         other = RunPlayers(reflector_recipe(section.name, folder, self.recipe), RunFolder(folder))

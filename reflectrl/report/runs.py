@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reflectrl.config.prices import ENDPOINTS
+from reflectrl.config.endpoint import endpoints_of
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
@@ -17,10 +17,10 @@ from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS
-from reflectrl.core.nested import dotted
+from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
-from reflectrl.endpoint.account import Price
+from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 from reflectrl.raters.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, Throughput
@@ -137,7 +137,7 @@ def _read_run(path: Path, name: str) -> Run:
         for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)
     )
     values = _values(recipe)
-    rlft = _part(values, "rlft")
+    rlft, endpoints = section_at(values, "rlft"), endpoints_of(values)
     return Run(
         name,
         path,
@@ -148,11 +148,11 @@ def _read_run(path: Path, name: str) -> Run:
         settings=dotted(values),
         episodes=int(_number(rlft, "episodes")),
         gamma=_number(rlft, "gamma", RLFTSettings.gamma),
-        reflector=str(_part(values, "players", "reflector").get("player", Run.reflector)),
+        reflector=str(section_at(values, "players.reflector").get("player", Run.reflector)),
         seed=values["seed"] if isinstance(values.get("seed"), int) else None,
         origin=read_origin(path),
         times=_stage_times(ledger),
-        calls=tuple(_calls(each.parent, values) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
+        calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
         trials=tuple(read_trials(trials)) if trials else (),
     )
@@ -198,19 +198,18 @@ def _stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
     )
 
 
-def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
-    # a Journal would repair the files that it reads; a report changes nothing
+def _calls(folder: Path, endpoints: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Calls:
     replies = read_replies(folder)
     paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others revoke a reply
-    endpoint = _endpoint(recipe, folder.name)
+    _, endpoint = of_role(endpoints, folder.name) or ("", {})
     own = isinstance(url := endpoint.get("base_url"), str) and is_private(url)
-    price = _price(_part(endpoint, "price")) or (Price(0.0, 0.0) if own else None)
+    price = _price(section_at(endpoint, "price")) or (Price(0.0, 0.0) if own else None)
     rejected = folder / REJECTED
     return Calls(
         role=folder.name,
         model=endpoint["model"] if isinstance(endpoint.get("model"), str) else "",
         replies=len(paid),
-        rejected=sum(1 for _ in read_jsonl(rejected)) if rejected.is_file() else 0,
+        rejected=sum(1 for _ in read_jsonl(rejected, skip_unfinished=True)) if rejected.is_file() else 0,
         lenient=sum(bool(reply.words) for reply in paid),
         prompt_tokens=sum(reply.tokens.prompt for reply in paid),
         completion_tokens=sum(reply.tokens.completion for reply in paid),
@@ -218,28 +217,11 @@ def _calls(folder: Path, recipe: Mapping[str, Any]) -> Calls:
     )
 
 
-def _endpoint(recipe: Mapping[str, Any], role: str) -> Mapping[str, Any]:
-    kind, _, name = role.partition("-")
-    if kind != "eval":
-        return _part(recipe, *ENDPOINTS.get(kind, "").split("."), "endpoint")
-    listed = _part(recipe, "eval").get("reflectors")
-    named = (each for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
-    return _part(next((each for each in named if each.get("name") == name), {}), "endpoint")
-
-
 def _price(section: Mapping[str, Any]) -> Price | None:
     if not isinstance(section.get("prompt"), int | float):
         return None
     cached = _number(section, "cached") if section.get("cached") is not None else None
     return Price(_number(section, "prompt"), _number(section, "completion"), cached)
-
-
-def _part(values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return the mapping at ``names``, one inside the other; empty where there is none."""
-    for name in names:
-        found = values.get(name)
-        values = found if isinstance(found, dict) else {}
-    return values
 
 
 def _number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
