@@ -58,14 +58,16 @@ class Journal:
 
     Args:
         folder: holds ``replies.jsonl`` and ``rejected.jsonl``; ``None`` to keep no replies.
+        read_only: write no new ones into the folder.
 
     Raises:
         InvalidInput: a file is damaged or has another format.
 
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, read_only: bool = False) -> None:
         self._folder = folder
+        self._read_only = read_only
         self._replies: dict[str, str] = {}
         self._rejected: dict[str, str] = {}
         self.cut: set[str] = set()
@@ -91,8 +93,8 @@ class Journal:
 
     @property
     def rejected_path(self) -> Path | None:
-        """File of the rejected calls; a call whose line is deleted is made again."""
-        return None if self._folder is None else self._folder / REJECTED
+        """File of the rejected calls; a call whose line is deleted is made again. ``None`` if none is written."""
+        return None if self._folder is None or self._read_only else self._folder / REJECTED
 
     def known(self, asked: str) -> str | None:
         """Return the known reply to a call, or ``None``.
@@ -106,7 +108,7 @@ class Journal:
         return self._replies.get(asked)
 
     def add(self, reply: PaidReply) -> None:
-        """Append a reply to the file; it is on disk when this returns."""
+        """Append a reply to the file, if it may be written; it is on disk when this returns."""
         self._append(REPLIES, reply)
         self._remember(reply)
 
@@ -118,7 +120,7 @@ class Journal:
             self.add(PaidReply(deleted, None, Tokens(), batch=False))
 
     def _append(self, name: str, line: PaidReply | RejectedCall) -> None:
-        if self._folder is not None:
+        if self._folder is not None and not self._read_only:
             append_jsonl(self._folder / name, [line])
 
     def _remember(self, reply: PaidReply) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
@@ -31,6 +32,10 @@ class Agent:
     """Layout of the players' prompts."""
     max_actions: int
     """Length of the longest menu."""
+    name: str
+    """Folder of the policy: ``policy`` (after RLFT) or ``policy-sft``."""
+    greedy: bool
+    """True if the policy plays its most probable action, False if it draws one."""
     policy: Policy
     seats: tuple[Seat, ...]
     """The frozen players."""
@@ -40,40 +45,49 @@ class Agent:
         observation: Observation,
         past: Sequence[str] = (),
         *,
-        reflection: str | None = None,
+        said: Mapping[str, str] = MappingProxyType({}),
         seed: int = 0,
     ) -> Move:
-        """Reflect, then choose, as ``rollout`` does for each step of an episode.
+        """Let the frozen players speak, then choose, as ``rollout`` does for each step of an episode.
+
+        With the seed of an episode, and after its first step the planner's words of that step in ``said``, an agent
+        plays the steps of ``rollout``. A planner or memory knows less here: neither the id and group of the task nor
+        the words of the step before.
 
         Args:
             observation: the state, with its legal actions.
             past: the actions that were played before it, oldest first.
-            reflection: used instead of asking the reflector.
-            seed: seed of every draw that is not greedy; with the seed of an episode, the agent plays the steps of
-                ``rollout``, except that a planner makes a new plan in each state.
+            said: words by role, such as ``reflector`` or ``planner``; these players are not asked.
+            seed: seed of every draw that is not greedy.
 
         Raises:
-            InvalidInput: a state that no environment may show or that is too long for the model, or a player that only
-                an environment can answer for (the expert).
+            InvalidInput: a state that no environment may show or that is too long for the model, words of a role that
+                the agent does not have, or none of a player that only an environment can answer for (the expert).
 
         """
-        return self.play([self.state(observation, past, reflection=reflection, seed=seed)])[0]
+        return self.play([self.state(observation, past, said=said, seed=seed)])[0]
 
     def state(
-        self, observation: Observation, past: Sequence[str] = (), *, reflection: str | None = None, seed: int = 0
+        self,
+        observation: Observation,
+        past: Sequence[str] = (),
+        *,
+        said: Mapping[str, str] = MappingProxyType({}),
+        seed: int = 0,
     ) -> State:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if (wrong := wrong_observation(observation, self.max_actions, ended=False)) is not None:
             raise InvalidInput(f"the state cannot be played: it {wrong}.")
-        given = {} if reflection is None else {"reflector": reflection}
-        experts = (seat.role for seat in self.seats if isinstance(seat.player, ReadsHints))
-        if asked := [role for role in experts if role not in given]:
-            cure = "give a reflection along with it" if asked == ["reflector"] else "play it in its environment"
+        roles = [seat.role for seat in self.seats]
+        if unknown := [role[:60] for role in said if role not in roles]:
+            raise InvalidInput(f"words of the role {unknown[0]!r} were given; {nearest(unknown[0], roles)}")
+        silent = [seat.role for seat in self.seats if isinstance(seat.player, ReadsHints) and seat.role not in said]
+        if silent:
             raise InvalidInput(
-                f"{self.who} was trained with the expert as its {' and '.join(asked)}, who knows nothing of a state "
-                f"from elsewhere; {cure}."
+                f"{self.who} was trained with the words of the expert as {' and '.join(silent)}, who knows nothing of "
+                "a state from elsewhere; give these words along with it."
             )
-        return State(observation, tuple(past), seed, given)
+        return State(observation, tuple(past), seed, dict(said))
 
     def play(self, states: Sequence[State]) -> list[Move]:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""
@@ -86,15 +100,22 @@ class Agent:
 
 
 def load_agent(
-    run: str | Path, *, policy: str | None = None, greedy: bool = True, recipe: Recipe | None = None
+    run: str | Path,
+    *,
+    policy: str | None = None,
+    greedy: bool = True,
+    recipe: Recipe | None = None,
+    reuse_replies: bool = True,
 ) -> Agent:
-    """Load the players of a run folder, or of an exported agent.
+    """Load the players of a run folder, or of an exported agent. Nothing is written into the folder.
 
     Args:
         run: the folder.
         policy: ``policy`` (after RLFT) or ``policy-sft``; if absent, the later one that exists.
         greedy: choose the most probable action; otherwise draw it.
         recipe: replaces the folder's recipe, for an environment with other options.
+        reuse_replies: answer repeated calls to chat endpoints by replies that the folder has or that came before. If
+            false, as in a server, every call is sent and none is remembered, so any number of them may be rejected.
 
     Raises:
         InvalidInput: no such folder, or one without that policy.
@@ -108,10 +129,11 @@ def load_agent(
     exported = read_agent_file(run)
     if exported is not None:
         wanted = exported_recipe(wanted, run)
-    players = RunPlayers(wanted, RunFolder(run))
+    players = RunPlayers(wanted, RunFolder(run), replies="reuse" if reuse_replies else "forget")
     if exported is not None and recipe is None:  # its environment need not be installed
         players.layout = exported.prompt
         players.labels = labels(exported.prompt.labels, exported.max_actions)
     lm, player = players.lm_policy(name)
     seats = players.seats(lm, name)
-    return Agent(f"{name} of {run}", wanted, players.layout, len(players.labels), player(greedy), seats)
+    who = f"{name} of {run}"
+    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, player(greedy), seats)

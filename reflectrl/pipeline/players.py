@@ -23,7 +23,7 @@ from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
-from reflectrl.pipeline.endpoints import Endpoints
+from reflectrl.pipeline.endpoints import Endpoints, Replies
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.judges import corrector_of, rater_of
 from reflectrl.pipeline.memories import Memories
@@ -35,9 +35,11 @@ from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, Ran
 class RunPlayers(RunModels):
     """The players of one run and their models, which are loaded when they are first needed."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, account: Account | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, run: RunFolder, account: Account | None = None, *, replies: Replies = "keep"
+    ) -> None:
         super().__init__(recipe, run)
-        self.endpoints = Endpoints(run, account or Account())
+        self.endpoints = Endpoints(run, account or Account(), replies)
         self.memories = Memories(self, self.endpoints)
         self._reflectors: dict[str, tuple[LanguageModel, LMReflector]] = {}
 

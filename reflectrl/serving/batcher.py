@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, overload
 
 from reflectrl.core import InvalidInput, Utterance
+from reflectrl.endpoint.journal import RejectedReply
+from reflectrl.endpoint.replies import Refused
 from reflectrl.pipeline.agent import Agent
 from reflectrl.prompts.views import State, View
 from reflectrl.rollout import Move
@@ -106,8 +108,8 @@ class Batcher:
     def _answer(self, jobs: Sequence[tuple[Question, Future[Answer]]]) -> None:
         try:
             answers = _answers(self._agent, [question for question, _ in jobs])
-        except InvalidInput as error:
-            if len(jobs) > 1:  # perhaps only one of them is invalid: the others get their answers
+        except (InvalidInput, RejectedReply, Refused) as error:
+            if len(jobs) > 1:  # perhaps only one of them cannot be answered: the others get their answers
                 half = len(jobs) // 2
                 self._answer(jobs[:half])
                 self._answer(jobs[half:])

@@ -25,11 +25,12 @@ from reflectrl import __version__
 from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
 from reflectrl.core.seeds import draw
 from reflectrl.core.stop import tell_user
+from reflectrl.pipeline.agent import Agent
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import View
 from reflectrl.serving.batcher import Batcher, Busy, Chat
 from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
-from reflectrl.serving.service import ServedAgent, load_served_agent
+from reflectrl.serving.service import load_served_agent, reflector_info
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,
     REFLECTOR,
@@ -76,14 +77,14 @@ def serve(
     """
     bounds = bounds or Bounds()
     with listen(host, port) as listener:  # first, because models take long to load
-        service = load_served_agent(run, policy, greedy=greedy)
+        agent = load_served_agent(run, policy, greedy=greedy)
         address, number = listener.getsockname()[:2]
         public = not ipaddress.ip_address(address).is_loopback
         names = {host, *hosts, *([socket.gethostname()] if public else ())}
         if key is None and public:
             tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
-        app = make_app(service, bounds, key, names, ready=lambda: ready(f"serving {service.who} on {url}"))
+        app = make_app(agent, bounds, key, names, ready=lambda: ready(f"serving {agent.who} on {url}"))
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -134,7 +135,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_app(
-    service: ServedAgent,
+    agent: Agent,
     bounds: Bounds,
     key: str | None = None,
     hosts: Iterable[str] = (),
@@ -142,7 +143,7 @@ def make_app(
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the application, see ``serve``; ``ready`` is called when it begins to answer."""
-    players = Batcher(service.agent, bounds.max_waiting)
+    players = Batcher(agent, bounds.max_waiting)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -162,7 +163,7 @@ def make_app(
     app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
     for kind in (Refused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
         app.add_exception_handler(kind, _answer_error)
-    handlers = Handlers(service, players, bounds.timeout_s)
+    handlers = Handlers(agent, players, bounds.timeout_s)
     app.get("/health")(handlers.health)
     app.post("/act")(handlers.act)
     app.get("/v1/models")(handlers.models)
@@ -173,21 +174,22 @@ def make_app(
 class Handlers:
     """Request handlers: they pass requests to the players, and turn the results into replies."""
 
-    def __init__(self, service: ServedAgent, players: Batcher, timeout_s: float) -> None:
-        self._service = service
+    def __init__(self, agent: Agent, players: Batcher, timeout_s: float) -> None:
+        self._agent = agent
+        self._reflector = reflector_info(agent)
         self._players = players
         self._timeout_s = timeout_s
 
     async def health(self) -> dict[str, str | int | bool]:
         """Describe the agent and the state of the server."""
-        agent = self._service.agent
+        agent = self._agent
         return {
             "status": "ok",
-            "agent": self._service.who,
+            "agent": agent.who,
             "environment": agent.recipe.env.name,
-            "policy": self._service.policy,
+            "policy": agent.name,
             "reflector": agent.recipe.players.reflector.player,
-            "greedy": self._service.greedy,
+            "greedy": agent.greedy,
             "max_actions": agent.max_actions,
             "waiting": self._players.waiting,
             "version": __version__,
@@ -199,16 +201,14 @@ class Handlers:
             request.observation, tuple(request.actions), request.task, common=tuple(request.common)
         )
         try:
-            state = self._service.agent.state(
-                observation, request.history, reflection=request.reflection, seed=_seed(request.seed)
-            )
+            state = self._agent.state(observation, request.history, said=request.said, seed=_seed(request.seed))
         except InvalidInput as error:
             raise Refused(422, str(error)) from error
         move = await self._players.ask(state, self._timeout_s)
         chosen = move.decision
         probability = dict(zip(move.menu.actions, chosen.choice.probabilities, strict=False))
         return ActReply(
-            reflection=move.reflection,
+            said={**request.said, **{role: words.text for role, words in move.said.items()}},
             action=chosen.action,
             index=request.actions.index(chosen.action),
             probabilities=[probability[action] for action in request.actions if probability],
@@ -219,11 +219,11 @@ class Handlers:
     async def models(self) -> dict[str, Any]:
         """List the reflector, if there is one."""
         model = {"id": REFLECTOR, "object": "model", "created": 0, "owned_by": "reflectrl"}
-        return {"object": "list", "data": [model] if self._service.reflector else []}
+        return {"object": "list", "data": [model] if self._reflector else []}
 
     async def chat(self, request: ChatRequest) -> ChatReply:
         """Let the reflector complete a prompt of the kind it was trained on."""
-        reflector, chat = self._service.reflector, request
+        reflector, chat = self._reflector, request
         if chat.model != REFLECTOR or reflector is None:
             known = nearest(chat.model[:MAX_NAME_CHARS], [REFLECTOR] if reflector else [])
             raise Refused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")

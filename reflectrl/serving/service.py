@@ -1,23 +1,19 @@
-"""``ServedAgent``: the agent of a run with the facts about it that ``reflectrl serve`` reports to clients."""
+"""The agent that ``reflectrl serve`` loads, and the facts about its reflector that chat completions need."""
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
-from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
+from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.agent import Agent, load_agent
-from reflectrl.pipeline.folder import last_policy, read_recipe
-from reflectrl.players import reflecting
+from reflectrl.pipeline.folder import read_recipe
 from reflectrl.serving.wire import ChatChoice, ChatReply, ChatUsage
 
 
@@ -48,66 +44,37 @@ class ReflectorInfo:
         return ChatReply(id=f"chatcmpl-{uuid.uuid4().hex}", created=int(time.time()), choices=[choice], usage=usage)
 
 
-@dataclass(frozen=True)
-class ServedAgent:
-    """The agent behind a server."""
-
-    who: str
-    policy: str
-    greedy: bool
-    agent: Agent
-    reflector: ReflectorInfo | None
-    """Facts about the reflector; ``None`` for an agent without one."""
+def reflector_info(agent: Agent) -> ReflectorInfo | None:
+    """Return the facts about an agent's reflector; ``None`` without one."""
+    settings = agent.recipe.players.reflector
+    if isinstance(agent.reflector, LMReflector):
+        return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, agent.reflector.tokenizer)
+    if agent.reflector is None:
+        return None
+    return ReflectorInfo(settings.endpoint.max_tokens, settings.endpoint.temperature, None)
 
 
-def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> ServedAgent:
+def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> Agent:
     """Load the agent of a run folder, or an exported one.
 
     Raises:
-        InvalidInput: there is no such agent, its reflector is the expert, it has a planner, or it reads pictures.
+        InvalidInput: there is no such agent, one of its players is the expert, or it reads pictures.
 
     """
     recipe = read_recipe(run)
-    settings = recipe.players.reflector
-    if settings.player == "expert":
+    before_act = {"reflector": recipe.players.reflector, "planner": recipe.players.planner}
+    experts = [f"players.{role}.player" for role, each in before_act.items() if each and each.player == "expert"]
+    if experts:
         raise InvalidInput(
-            f"{run} was trained with the expert's reflections, which exist only inside the environment; serve a run "
-            "with another players.reflector.player."
-        )
-    if recipe.players.planner is not None:
-        raise InvalidInput(
-            f"{run} was trained with a planner, which speaks once at the start of an episode, but a request shows one "
-            "state of it; serve a run without players.planner."
+            f"{run} was trained with the expert's words ({', '.join(experts)}), which exist only inside the "
+            f"environment; serve a run with another {experts[0]}, or use this one with `reflectrl play`."
         )
     if recipe.model.images:
         raise InvalidInput(
             f"{run} was trained to read pictures (model.images), but requests carry text; serve an agent that reads "
             "text, or use this one with reflectrl.load_agent."
         )
-    name = policy or last_policy(recipe, run)
-    agent = load_agent(run, policy=name, greedy=greedy)
+    agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False)
+    who = f"{run.resolve().name} (policy after {POLICIES[agent.name].upper()})"
     # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
-    agent = replace(agent, layout=replace(agent.layout, shuffle=False))
-    if settings.player == "remote":
-        from reflectrl.players.remote import RemoteReflector
-
-        # without a journal: requests are never written to disk; and a client's bad requests use up nobody's limit
-        endpoint = replace(settings.endpoint, max_rejected=sys.maxsize)
-        reflector = RemoteReflector(endpoint, cache_size=settings.cache_size)
-        others = (seat for seat in agent.seats if seat.role != "reflector")
-        agent = replace(agent, seats=(*others, *reflecting(reflector)))
-    who = f"{run.resolve().name} (policy after {POLICIES[name].upper()})"
-    return ServedAgent(who, name, greedy, agent, _reflector_info(recipe, run, name))
-
-
-def _reflector_info(recipe: Recipe, run: Path, policy: str) -> ReflectorInfo | None:
-    settings = recipe.players.reflector
-    if settings.player == "none":
-        return None
-    if settings.player == "remote":
-        return ReflectorInfo(settings.endpoint.max_tokens, settings.endpoint.temperature, None)
-    local = settings.player == "local"
-    section = (recipe.reflector_model or recipe.model) if local else recipe.model
-    folder = run / ("reflector" if local else policy)
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=section.trust_remote_code)
-    return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, tokenizer)
+    return replace(agent, who=who, layout=replace(agent.layout, shuffle=False))

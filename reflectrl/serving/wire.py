@@ -55,19 +55,19 @@ class ActRequest(Request):
     """Actions legal in nearly all states of the episode, for agents whose prompts list them first (prompt.menu)."""
     history: list[Line] = []
     """Earlier actions of the episode, oldest first."""
-    reflection: Text | None = None
-    """Reflection to use instead of the reflector's."""
+    said: dict[Text, Text] = {}
+    """Words by role, used instead of asking that player, e.g. the planner's in the first reply of the episode."""
     seed: int | None = None
     """Random seed. With one seed for all states of an episode, each state still samples independently."""
 
 
 class ActReply(BaseModel):
-    """The agent's reflection and action."""
+    """The frozen players' words and the agent's action."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
-    reflection: str | None
-    """Null for an agent without a reflector."""
+    said: dict[str, str]
+    """Words by role that were given or are new, e.g. those of the ``reflector``; empty without such players."""
     action: str
     index: int
     """Index of the action in the request."""

@@ -69,6 +69,17 @@ def test_a_rejected_call_stays_so_until_its_line_is_deleted_and_its_bad_replies_
         assert sum(tokens.prompt for tokens, _ in later.paid) == 3 * 7
 
 
+def test_a_journal_that_is_only_read_knows_old_and_new_replies_and_writes_none(tmp_path: Path) -> None:
+    Journal(tmp_path).add(paid("a"))
+    before = (tmp_path / REPLIES).read_bytes()
+    journal = Journal(tmp_path, read_only=True)
+    journal.add(paid("b"))
+    journal.reject("c", CHAT, "it said no", bad=["b"])
+    assert [journal.known(asked) for asked in ("a", "b")] == ["fine", None]
+    assert (journal.rejected, journal.rejected_path) == (1, None)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == {tmp_path / REPLIES: before}
+
+
 def test_without_a_folder_only_rejections_are_kept() -> None:
     journal = Journal()
     journal.add(paid("a"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_folders import forget_digests
+from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
 
 from reflectrl.config import load_recipe
@@ -43,9 +44,35 @@ def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Ag
 
 
 def test_words_that_are_given_are_not_asked_for(agent: Agent) -> None:
-    move = agent.act(STATE, reflection="Add one.")
+    move = agent.act(STATE, said={"reflector": "Add one."})
     assert move.reflection == "Add one."
-    assert move.decision.choice.probabilities != agent.act(STATE, reflection="Go down.").decision.choice.probabilities
+    down = agent.act(STATE, said={"reflector": "Go down."})
+    assert move.decision.choice.probabilities != down.decision.choice.probabilities
+    with pytest.raises(InvalidInput, match="'planner' were given; Known: reflector"):
+        agent.act(STATE, said={"planner": "Add one."})
+
+
+def test_a_plan_that_is_said_again_is_made_once_and_nothing_is_written(
+    run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda chat: f"Plan {chat[1]['content'].count('add one')} for {len(endpoint.requests)}."
+    shutil.copytree(run, tmp_path / "run")
+    forget_digests(tmp_path / "run")
+    planner = f"players.planner={{player: remote, endpoint: {{base_url: {endpoint.url}}}}}"
+    agent = load_agent(tmp_path / "run", recipe=load_recipe(str(run / "recipe.yaml"), [planner]))
+    env, episodes = NumberLine(), [Episode(NumberLine().tasks("test")[1], 3)]
+    [played] = rollout([env], episodes, policy=agent.policy, seats=agent.seats, layout=agent.layout)
+    assert len(played.turns) > 1
+    assert len(endpoint.requests) == 1
+    env.reset(seed=3, options={"task": episodes[0].task})
+    said: dict[str, str] = {}
+    for step, turn in enumerate(played.turns):
+        move = agent.act(env.observation, played.actions[:step], said=said, seed=3)
+        assert (move.said, move.decision) == (turn.said, turn.decision)
+        said = {"planner": played.turns[0].said["planner"].text}
+        env.step(move.decision.action)
+    assert len(endpoint.requests) == 1  # the first step's plan was known
+    assert not (tmp_path / "run" / "calls").exists()
 
 
 def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path) -> None:
@@ -75,6 +102,6 @@ def test_a_state_that_no_environment_may_show_is_refused(agent: Agent, actions: 
 def test_a_reflector_that_needs_the_environment_wants_its_words_given(run: Path) -> None:
     recipe = load_recipe(str(run / "recipe.yaml"), ["players.reflector.player=expert", "eval.controls=[]"])
     agent = load_agent(run, recipe=recipe)
-    with pytest.raises(InvalidInput, match=f"policy of {run}.*expert"):
+    with pytest.raises(InvalidInput, match=f"policy of {run}.*expert as reflector"):
         agent.act(STATE)
-    assert agent.act(STATE, reflection="Add one.").decision.action in STATE.actions
+    assert agent.act(STATE, said={"reflector": "Add one."}).decision.action in STATE.actions

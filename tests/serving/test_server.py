@@ -21,21 +21,23 @@ import pytest
 from fastapi.testclient import TestClient
 from records import chose, reflector_prompt_of, shown
 from run_folders import forget_digests
-from scripted_endpoint import ScriptedEndpoint
+from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, WorkFailed
+from reflectrl.endpoint.journal import RejectedReply
+from reflectrl.endpoint.replies import Refused as RefusedCall
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.gate import Bounds
 from reflectrl.serving.server import listen, make_app, serve
-from reflectrl.serving.service import ServedAgent, load_served_agent
+from reflectrl.serving.service import load_served_agent, reflector_info
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +51,7 @@ def run(trained_run: TrainedRuns) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(run: Path) -> ServedAgent:
+def agent(run: Path) -> Agent:
     return load_served_agent(run)
 
 
@@ -84,9 +86,9 @@ def client(url: str) -> Iterator[httpx2.Client]:
         yield client
 
 
-def in_process(service: ServedAgent, bounds: Bounds | None = None, hosts: Sequence[str] = ()) -> TestClient:
+def in_process(agent: Agent, bounds: Bounds | None = None, hosts: Sequence[str] = ()) -> TestClient:
     """Return a client of the same application in this process, where tests can delay players."""
-    app = make_app(service, bounds or Bounds(), hosts=hosts)
+    app = make_app(agent, bounds or Bounds(), hosts=hosts)
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
@@ -114,7 +116,7 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
                 seen, past = env.observation, played.actions[:number]
                 state = {"observation": seen.text, "actions": seen.actions, "task": seen.task, "history": past}
                 reply = client.post("/act", json={**state, "seed": seed}).json()
-                assert (reply["action"], reply["reflection"]) == (played.actions[number], turn.reflection)
+                assert (reply["action"], reply["said"]) == (played.actions[number], {"reflector": turn.reflection})
                 assert reply["index"] == turn.decision.choice.index
                 assert reply["probabilities"] == pytest.approx(turn.decision.choice.probabilities, abs=1e-5)
                 assert reply["logprob"] == pytest.approx(turn.decision.logprob, abs=1e-4)
@@ -125,10 +127,10 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
     assert (len(paths), len(chosen)) == ((1, 1) if greedy else (2, 2))  # without a seed, each request draws
 
 
-def test_listed_actions_keep_their_labels_and_probabilities_the_order_of_the_request(service: ServedAgent) -> None:
-    agent = replace(service.agent, layout=replace(service.agent.layout, menu="first"))
+def test_listed_actions_keep_their_labels_and_probabilities_the_order_of_the_request(agent: Agent) -> None:
+    listing = replace(agent, layout=replace(agent.layout, menu="first"))
     asked = {**STATE, "common": STATE["actions"]}
-    with in_process(replace(service, agent=agent)) as client:
+    with in_process(listing) as client:
         one, other = (client.post("/act", json={**asked, "actions": STATE["actions"][::way]}).json() for way in (1, -1))
     assert (one["action"], one["index"]) == (other["action"], 1 - other["index"])
     assert one["probabilities"] == pytest.approx(other["probabilities"][::-1], abs=1e-5)
@@ -137,12 +139,12 @@ def test_listed_actions_keep_their_labels_and_probabilities_the_order_of_the_req
 
 
 def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> None:
-    said = ("The target is lower.", "The target is higher.")
-    lower, higher = (client.post("/act", json={**STATE, "reflection": words}).json() for words in said)
-    assert (lower["reflection"], higher["reflection"]) == said
+    said = ({"reflector": "The target is lower."}, {"reflector": "The target is higher."})
+    lower, higher = (client.post("/act", json={**STATE, "said": words}).json() for words in said)
+    assert (lower["said"], higher["said"]) == said
     assert lower["probabilities"] != higher["probabilities"]
-    own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"reflection": None})]
-    assert (own[0]["reflection"], own[0]["action"]) == (own[1]["reflection"], own[1]["action"])
+    own = [client.post("/act", json={**STATE, **none}).json() for none in ({}, {"said": {}})]
+    assert (own[0]["said"], own[0]["action"]) == (own[1]["said"], own[1]["action"])
     # the second reuses the first one's prefix: in another batch, it may be rounded differently
     assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
@@ -153,7 +155,7 @@ def test_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> N
     with ThreadPoolExecutor(16) as crowd:
         together = list(crowd.map(lambda state: client.post("/act", json=state).json(), states))
     for one, other in zip(alone, together, strict=True):
-        assert (one["reflection"], one["action"]) == (other["reflection"], other["action"])
+        assert (one["said"], one["action"]) == (other["said"], other["action"])
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
@@ -169,14 +171,12 @@ def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: st
 # ---- the reflector as a chat model -----------------------------------------------------------------------------------
 
 
-def test_the_client_of_openai_talks_to_the_reflector(
-    service: ServedAgent, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_client_of_openai_talks_to_the_reflector(agent: Agent, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     env = NumberLine(size=8)
     env.reset(seed=0, options={"task": env.tasks("test")[2]})
-    prompt = reflector_prompt_of(service.agent.layout, env.observation)
-    assert service.agent.reflector is not None
-    (said,) = service.agent.reflector.say(shown([prompt]), [0.0])
+    prompt = reflector_prompt_of(agent.layout, env.observation)
+    assert agent.reflector is not None
+    (said,) = agent.reflector.say(shown([prompt]), [0.0])
     wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0)
     with wrong, pytest.raises(openai.AuthenticationError):
         wrong.models.list()
@@ -235,6 +235,8 @@ LONG = "1 2 " * 300
         ({"observation": 5}, 422, "'observation'"),
         ({"action": ["go"]}, 422, "'actions'"),
         ({"seed": "1"}, 422, "'seed'"),
+        ({"said": {"planer": "Add."}}, 422, "'planer' were given; Known: reflector."),
+        ({"said": {"reflector": 1}}, 422, "'said.reflector' should be a valid string"),
         ({"x" * 100: 1}, 422, f"'{'x' * 60}'"),
     ],
 )
@@ -302,7 +304,7 @@ def test_an_endless_request_is_refused_and_hung_up_on(key: str, status: int, url
         assert b"\r\nconnection: close\r\n" in answer
 
 
-def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Client, service: ServedAgent) -> None:
+def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Client, agent: Agent) -> None:
     for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8000", "[::1", ""):
         status, sentence = refusal(client.get("/health", headers={"host": host}))
         assert (status, "--allow-host" in sentence) == (421, True)
@@ -311,7 +313,7 @@ def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Cli
     nameless = over_a_socket(url, f"GET /health HTTP/1.0\nauthorization: Bearer {KEY}")
     assert nameless.startswith(b"HTTP/1.1 421 ")
     for allowed, expected in ((["Agents.example"], 200), ([], 421)):
-        with in_process(service, hosts=allowed) as here:
+        with in_process(agent, hosts=allowed) as here:
             assert here.post("/act", json=STATE, headers={"host": "agents.example"}).status_code == expected
 
 
@@ -337,6 +339,7 @@ class SlowPolicy:
         self.busy = threading.Event()
         self.batches: list[int] = []
         self.error: Exception | None = None
+        self.too_long: Exception = InvalidInput("one of them is too long.")
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
         self.busy.set()
@@ -345,22 +348,26 @@ class SlowPolicy:
         if self.error is not None:
             raise self.error
         if any("long" in view.prompt.text for view in views):
-            raise InvalidInput("one of them is too long.")
+            raise self.too_long
         return [chose(0, view.menu.actions[0], 0.0, 0.0, (1.0, 0.0)) for view in views]
 
 
-def slow(service: ServedAgent, policy: SlowPolicy) -> ServedAgent:
+def slow(agent: Agent, policy: SlowPolicy) -> Agent:
     """Return an agent with this policy and without a reflector."""
-    return replace(service, agent=replace(service.agent, policy=policy, seats=()), reflector=None)
+    return replace(agent, policy=policy, seats=())
 
 
 def act(client: TestClient, observation: str = "short") -> httpx2.Response:
     return client.post("/act", json={**STATE, "observation": observation})
 
 
-def test_requests_that_wait_are_played_together_and_one_too_many_is_refused(service: ServedAgent) -> None:
+@pytest.mark.parametrize(("kind", "status"), [(InvalidInput, 422), (RejectedReply, 502), (RefusedCall, 502)])
+def test_requests_that_wait_are_played_together_and_one_that_fails_or_is_one_too_many_fails_alone(
+    kind: type[Exception], status: int, agent: Agent
+) -> None:
     policy = SlowPolicy()
-    with in_process(slow(service, policy), Bounds(max_waiting=9)) as client, ThreadPoolExecutor(9) as crowd:
+    policy.too_long = kind("one of them is too long.")
+    with in_process(slow(agent, policy), Bounds(max_waiting=9)) as client, ThreadPoolExecutor(9) as crowd:
         asked = [crowd.submit(act, client)]
         policy.busy.wait()
         asked += [crowd.submit(act, client, "long" if number == 3 else "short") for number in range(1, 9)]
@@ -370,14 +377,14 @@ def test_requests_that_wait_are_played_together_and_one_too_many_is_refused(serv
         policy.go.set()
         answers = [*(each.result() for each in asked), act(client)]
     assert (refusal(late)[0], late.headers["retry-after"]) == (503, "1")
-    assert [answer.status_code for answer in answers] == [200] * 3 + [422] + [200] * 6
+    assert [answer.status_code for answer in answers] == [200] * 3 + [status] + [200] * 6
     assert refusal(answers[3])[1] == "one of them is too long."
     assert policy.batches[:2] == [1, 8]
 
 
-def test_a_request_that_takes_too_long_is_refused_and_not_played_later(service: ServedAgent) -> None:
+def test_a_request_that_takes_too_long_is_refused_and_not_played_later(agent: Agent) -> None:
     policy = SlowPolicy()
-    with in_process(slow(service, policy), Bounds(timeout_s=0.3)) as client, ThreadPoolExecutor(5) as crowd:
+    with in_process(slow(agent, policy), Bounds(timeout_s=0.3)) as client, ThreadPoolExecutor(5) as crowd:
         late = [each.result() for each in [crowd.submit(act, client) for _ in range(5)]]
         policy.go.set()
         last = act(client)
@@ -391,15 +398,15 @@ def test_a_request_that_takes_too_long_is_refused_and_not_played_later(service: 
     [(WorkFailed("the endpoint is gone."), 502, "the endpoint is gone."), (KeyError("private"), 500, "log")],
 )
 def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
-    error: Exception, status: int, fact: str, service: ServedAgent, capsys: pytest.CaptureFixture[str]
+    error: Exception, status: int, fact: str, agent: Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = SlowPolicy()
     policy.go.set()
     policy.error = error
-    with in_process(slow(service, policy)) as client:
+    with in_process(slow(agent, policy)) as client:
         broken = refusal(act(client))
         policy.error = None
-        assert act(client).json()["reflection"] is None  # this agent has no reflector
+        assert act(client).json()["said"] == {}  # this agent has no reflector
         assert refusal(client.post("/v1/chat/completions", json=CHAT))[0] == 404
         assert client.get("/v1/models").json()["data"] == []
     assert broken[0] == status
@@ -409,54 +416,66 @@ def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
     assert ("KeyError" in written) == (status == 500)
 
 
-# ---- other reflectors ------------------------------------------------------------------------------------------------
+# ---- other players ---------------------------------------------------------------------------------------------------
 
 
-def copy_with(run: Path, copy: Path, reflector: str, **endpoint: Any) -> Path:
-    """Copy the run as if it had been trained with another reflector."""
+def copy_with(run: Path, copy: Path, *changes: str) -> Path:
+    """Copy the run as if it had been trained with a recipe with these changes."""
     forget_digests(shutil.copytree(run, copy))
-    changes = [f"players.reflector.player={reflector}"]
-    changes += [f"players.reflector.endpoint.{name}={value}" for name, value in endpoint.items()]
     (copy / "recipe.yaml").write_text(dump_recipe(load_recipe(str(run / "recipe.yaml"), changes)))
     return copy
 
 
-def test_what_clients_send_to_a_remote_reflector_is_not_kept(
+def plan_or_reflect(chat: Chat) -> str:
+    return "Walk up." if "You plan" in chat[0]["content"] else "far to go"
+
+
+def test_what_clients_send_to_chat_models_is_not_kept_and_a_plan_that_comes_back_holds_for_the_episode(
     run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    endpoint.reply = lambda chat: "far to go"  # noqa: ARG005
-    remote = load_served_agent(copy_with(run, tmp_path / "remote", "remote", base_url=endpoint.url))
-    before = sorted(tmp_path.rglob("*"))
-    with in_process(remote) as client:
-        assert act(client).json()["reflection"] == "far to go"
+    endpoint.reply = plan_or_reflect
+    at = f"endpoint: {{base_url: {endpoint.url}}}"
+    changes = [f"players.{role}={{player: remote, {at}}}" for role in ("reflector", "planner")]
+    there = copy_with(run, tmp_path / "remote", *changes)
+    before = written(tmp_path)
+    with in_process(load_served_agent(there)) as client:
+        first = act(client).json()
+        assert first["said"] == {"planner": "Walk up.", "reflector": "far to go"}
+        assert len(endpoint.requests) == 2
+        plan = {"planner": first["said"]["planner"]}
+        later = client.post("/act", json={**STATE, "observation": "Number 3, target 6.", "said": plan}).json()
+        assert later["said"] == first["said"]
+        assert len(endpoint.requests) == 3  # only the reflector was asked again
+        assert "Plan: Walk up." in endpoint.requests[-1].chat[1]["content"]
         chat = client.post("/v1/chat/completions", json=CHAT).json()
         assert (chat["choices"][0]["message"]["content"], chat["usage"]) == ("far to go", None)
         assert refusal(client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3}))[0] == 400
-    assert sorted(tmp_path.rglob("*")) == before
+    assert written(tmp_path) == before
 
 
-def test_a_client_s_refused_prompts_use_up_no_limit_of_the_others(
+def written(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_prompts_that_the_chat_model_refuses_are_answered_without_words_however_many_they_are(
     run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
-    at = {"base_url": endpoint.url, "max_rejected": 0, "max_attempts": 1}
-    remote = load_served_agent(copy_with(run, tmp_path / "remote", "remote", **at))
-    endpoint.reply = lambda chat: "far to go" if STATE["observation"] in chat[1]["content"] else ""
-    with in_process(remote) as client:
-        refused = [act(client, f"Number 1, target {target}.").json()["reflection"] for target in (5, 6, 7)]
-        assert (refused, act(client, STATE["observation"]).json()["reflection"]) == ([""] * 3, "far to go")
+    endpoint.faults.extend(["empty"] * 4)
+    settings = f"{{base_url: {endpoint.url}, max_attempts: 1, max_rejected: 1}}"
+    there = copy_with(run, tmp_path / "remote", f"players.reflector={{player: remote, endpoint: {settings}}}")
+    with in_process(load_served_agent(there)) as client:
+        answers = [act(client, f"Number {number}, target 6.") for number in range(4)]
+    assert [answer.json()["said"] for answer in answers] == [{"reflector": ""}] * 4
 
 
 def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) -> None:
-    itself = load_served_agent(copy_with(run, tmp_path / "self", "self"))
-    assert itself.agent.reflector is not None
-    assert itself.reflector is not None
-    with pytest.raises(InvalidInput, match="players.reflector.player"):
-        load_served_agent(copy_with(run, tmp_path / "expert", "expert"))
-    planned = copy_with(run, tmp_path / "planned", "local")
-    changes = ["players.planner={player: expert}", "players.memory={}", "model.max_length=512"]
-    (planned / "recipe.yaml").write_text(dump_recipe(load_recipe(str(planned / "recipe.yaml"), changes)))
-    with pytest.raises(InvalidInput, match="was trained with a planner"):
-        load_served_agent(planned)
+    itself = reflector_info(load_served_agent(copy_with(run, tmp_path / "self", "players.reflector.player=self")))
+    assert itself is not None
+    assert itself.tokenizer is not None
+    for role in ("reflector", "planner"):
+        there = copy_with(run, tmp_path / role, f"players.{role}={{player: expert}}")
+        with pytest.raises(InvalidInput, match=f"players.{role}.player"):
+            load_served_agent(there)
     assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
 
 
