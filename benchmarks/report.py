@@ -27,7 +27,8 @@ from reflectrl.core import Decision, make_env
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ReadsHints, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
-from reflectrl.report import write_report
+from reflectrl.report.page import write_report
+from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
@@ -113,7 +114,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         run, page = Path(place, "run"), Path(place, "report.html")
         steps = make_run(run, given.episodes)
-        written = seconds(lambda: write_report([run], page))
+        written = seconds(lambda: write_report(read_runs([run]), page))
         rows = [["write the report", f"{written:.1f} s"]]
         rows += [[what, f"{1e3 * took:.0f} ms"] for what, took in in_chromium(page).items()]
         size = page.stat().st_size / 1e6

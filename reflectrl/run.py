@@ -111,11 +111,9 @@ class Run:
 
     def report(self, out: Path | None = None) -> Path:
         """Print the results and write the HTML report, by default ``report.html`` in the folder; return its path."""
-        from reflectrl.report import print_table, print_verdict, write_report
+        from reflectrl.report import report
 
-        print_table([self.path])
-        print_verdict([self.path])
-        return write_report([self.path], out or self.path / layout.REPORT)
+        return report([self.path], out)
 
     def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool = True) -> Agent:
         """Load the players that the run has trained, by default with the policy of the last finished training stage."""

@@ -9,7 +9,6 @@ import typer
 
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import REPORT
 
 
 def report(
@@ -25,14 +24,6 @@ def report(
     absent = [str(run) for run in runs if not run.is_dir()]
     if absent:
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
-    from reflectrl.report import print_table, print_verdict, write_report
+    from reflectrl.report import report as write
 
-    folder = runs[0] if len(runs) == 1 else Path()
-    written = write_report(runs, out or folder / REPORT)
-    print_table(runs)
-    if episode:
-        from reflectrl.report.beside import print_before_and_after
-
-        print_before_and_after(runs[0])
-    print_verdict(runs)
-    say(f"report: {written}")
+    say(f"report: {write(runs, out, episode=episode)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -15,7 +14,7 @@ from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.text import visible, visible_line
 from reflectrl.core.version import version_errors
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import Run
 from reflectrl.report.verdict import judged_rows
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
@@ -26,20 +25,19 @@ WIDTH = 100
 """Width of the output in characters where it is not a terminal."""
 
 
-def print_before_and_after(run: Path) -> None:
+def print_before_and_after(run: Run) -> None:
     """Print an episode that failed after SFT beside one of the same task that succeeded after RLFT.
 
     Raises:
-        InvalidInput: ``run`` is no run folder, or holds a damaged file.
+        InvalidInput: a file of episodes is damaged.
 
     """
-    [read] = read_runs([run])
-    pair = telling_pair(_played(read, "sft"), _played(read, "rlft"))
+    pair = telling_pair(_played(run, "sft"), _played(run, "rlft"))
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
     if pair is None:
-        console.print(f"{read.name} has no recorded task that failed before RLFT and succeeded after it.")
+        console.print(f"{run.name} has no recorded task that failed before RLFT and succeeded after it.")
         return
     console.print(f"\nThe task {visible_line(pair[0].task.id)}, before RLFT and after it. It begins with:")
     console.print(Text(visible(pair[0].turns[0].observation.text)))

@@ -10,12 +10,12 @@ from pathlib import Path
 from string import Template
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.files import check_output, write_text
+from reflectrl.core.files import write_text
 from reflectrl.report import audit, trials
 from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, shortened, table
-from reflectrl.report.runs import Run, read_runs, total_dollars
+from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
@@ -40,16 +40,14 @@ _BEST = ("rlft", "sft", "remote", "base")
 """Policies by preference for the one that is shown first."""
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the report of the run folders ``runs`` to the file ``out``, all of it or nothing; returns ``out``.
+def write_report(runs: Sequence[Run], out: Path) -> Path:
+    """Write the report of ``runs`` to the file ``out``, all of it or nothing; returns ``out``.
 
     Raises:
-        InvalidInput: no run, a folder that is no run folder, a damaged file in it, or an ``out`` that cannot be
-            written.
+        InvalidInput: a damaged file of a run, or an ``out`` that cannot be written.
 
     """
-    check_output(out)
-    page = report_page(read_runs(runs))
+    page = report_page(runs)
     try:
         write_text(out, page)
     except OSError as error:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from reflectrl.core.text import visible
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import Run
 from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells
 from reflectrl.rollout.results import EvalRow
 
@@ -78,26 +77,20 @@ def cells(run: str, row: EvalRow, heads: Sequence[str]) -> tuple[str, ...]:
     return (run, *(_CELLS[head](row) for head in heads[1:]))
 
 
-def print_table(runs: Sequence[Path]) -> None:
-    """Print the results of the run folders ``runs``.
-
-    Raises:
-        InvalidInput: no run, or a folder that is none.
-
-    """
-    read = read_runs(runs)
-    rows = table_rows(read)
+def print_table(runs: Sequence[Run]) -> None:
+    """Print the results of ``runs``."""
+    rows = table_rows(runs)
     heads = columns([row for _, row in rows])
     if rows:
         shown = [cells(run, row, heads) for run, row in rows]
         print_rows(heads, shown, words=heads.index(FIRST_NUMBER), bold=[row.policy == "rlft" for _, row in rows])
-    for tasks in played_on(read):
+    for tasks in played_on(runs):
         print_line(f"Played on {tasks}.")
-    if trials := trial_cells(read):
+    if trials := trial_cells(runs):
         print_line("")
         print_rows(HEADS, trials, words=len(WORDS))
         print_line(NOTE)
-    for each in read:
+    for each in runs:
         if not each.rows:
             print_line(f"{each.name}: not evaluated yet; run `reflectrl eval` for it.")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from reflectrl.report.compare import Rows, group_runs
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall, mean_interval
 from reflectrl.report.table import print_line
 from reflectrl.rollout.results import EvalRow
@@ -55,9 +54,9 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def print_verdict(runs: Sequence[Path]) -> None:
-    """Print the verdict on the run folders ``runs``; raises as ``read_runs`` does."""
-    for sentence in verdict(read_runs(runs)):
+def print_verdict(runs: Sequence[Run]) -> None:
+    """Print the verdict on ``runs``."""
+    for sentence in verdict(runs):
         print_line(sentence)
 
 

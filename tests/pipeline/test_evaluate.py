@@ -15,9 +15,9 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline import STAGES
-from reflectrl.report import print_table
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
+from reflectrl.report.table import print_table
 from reflectrl.report.verdict import verdict
 from reflectrl.rollout.metrics import episode_metrics
 from reflectrl.rollout.record import read_trajectories
@@ -90,7 +90,7 @@ def test_each_split_and_group_is_played_once_and_shown_by_itself(run, finished, 
         assert 0 < len(part) <= len(played)
         assert row.metrics == episode_metrics(part)
         assert row.tasks == len({trajectory.task.id for trajectory in part})
-    print_table([run])
+    print_table(read_runs([run]))
     head, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
     assert {"split", "tasks"} <= set(head)
     assert [line[-9:-7] for line in lines] == [[s, g] for s in ("validation", "test") for g in ("all", "0-", "2-")] * 2
@@ -123,7 +123,7 @@ def test_tasks_can_be_chosen_by_the_beginning_of_their_ids(run, capsys):
         _, played = read_trajectories(run / episodes_file(row, 1))
         assert {trajectory.task.id[:2] for trajectory in played} == {"0-", "2-"}
         assert (row.chosen, row.group) == (("0-", "2-"), "")
-    print_table([run])
+    print_table(read_runs([run]))
     assert capsys.readouterr().out.count("0-, 2-") == 2
 
 
@@ -154,7 +154,7 @@ def test_reflectors_of_other_runs_and_exports_advise_the_policy(run, finished, o
     assert said_by(run, "same") == said_by(run, "exported") == said_by(run, "local") != said_by(run, "wiser")
     success = {row.reflections: row.metrics.success for row in rows_of(run) if row.mode == "sampled"}
     assert success["same"] == success["local"]
-    print_table([run])
+    print_table(read_runs([run]))
     assert "rlft    wiser" in capsys.readouterr().out
     assert "rlft, greedy, reflections by wiser" in report_page(read_runs([run]))
 

@@ -15,7 +15,7 @@ from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episo
 from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.estimate import estimate
-from reflectrl.report import write_report
+from reflectrl.report import report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
@@ -68,7 +68,7 @@ def test_pictures_are_stored_once_by_hash_and_a_policy_scores_what_it_played(run
 
 
 def test_a_report_holds_each_picture_of_its_episodes_once(run, tmp_path):
-    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     found = pictures(page)
     assert len(set(found)) == len(found)
     played = [each for file in (run / "trajectories").glob("*.jsonl") for each in episodes_in(file)]

@@ -23,7 +23,7 @@ from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.explore import trained as explorer
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.play import trained
-from reflectrl.report import print_table, write_report
+from reflectrl.report import report
 from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
 
@@ -56,7 +56,7 @@ def run(folder: Path, *overrides: str, stages: tuple[str, ...] = STAGES) -> None
 DOORS: dict[str, Callable[[Path], object]] = {
     "run": run,
     "eval": lambda folder: run(folder, "eval.episodes=2", stages=("eval",)),
-    "report": lambda folder: (print_table([folder]), write_report([folder], folder / "report.html")),
+    "report": lambda folder: report([folder]),
     "play": lambda folder: trained(folder, None, {}),
     "serve": load_served_agent,
     "export": lambda folder: export_run(folder, folder / "again"),

@@ -17,7 +17,7 @@ from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.report import write_report
+from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -70,12 +70,12 @@ def test_the_audit_finds_a_rater_that_is_wrong_on_purpose(trained_run: TrainedRu
     done = reflectrl("audit-rater", wrong)
     assert re.search(r"^all +24 of 24 +0\.0% +0\.0% +0\.0% +-1\.00 ", done.out, re.M)
     assert re.search(r"^last quarter +6 of 6 ", done.out, re.M)
-    page = write_report([wrong], tmp_path / "report.html").read_text()
+    page = report([wrong], tmp_path / "report.html").read_text()
     assert "<h4>Ratings</h4>" in page
     assert page.count("-1.00") >= 1
     plain = trained_run()
     assert "has no ratings to audit" in refused("audit-rater", plain)
-    assert "<h4>Ratings</h4>" not in write_report([plain], tmp_path / "plain.html").read_text()
+    assert "<h4>Ratings</h4>" not in report([plain], tmp_path / "plain.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["nano_true_reward", "nano_uninformative"])

@@ -21,7 +21,7 @@ from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.sft import training_rows, wanted_players
 from reflectrl.pipeline.stages import memory_errors
 from reflectrl.prompts import Menu, Prompt
-from reflectrl.report import write_report
+from reflectrl.report import report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
@@ -120,7 +120,7 @@ def test_credentials_in_addresses_of_earlier_versions_are_left_out_of_what_is_ma
     values["data"]["endpoint"]["base_url"] = address
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
     assert read_recipe(run).data.endpoint.base_url == "http://host/v1"
-    assert "secret" not in write_report([run], tmp_path / "report.html").read_text()
+    assert "secret" not in report([run], tmp_path / "report.html").read_text()
     with pytest.raises(InvalidInput, match=r"base_url: 'http://host/v1' -> 'http://other/v1'") as caught:
         play_stages(small_recipe("data.endpoint.base_url=http://other/v1"), run)
     assert "secret" not in str(caught.value)

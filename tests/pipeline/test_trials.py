@@ -11,7 +11,9 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.report import print_table, write_report
+from reflectrl.report import report
+from reflectrl.report.runs import read_runs
+from reflectrl.report.table import print_table
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.trials import TrialRow, read_trials
 
@@ -59,10 +61,10 @@ def test_the_paper_counts_a_task_that_any_trial_so_far_has_solved(
         assert row.metrics.success == sum(each.success for each in played) / len(played)
         solved |= {each.task.id for each in played if each.success}
         assert row.solved == len(solved) / len(played)
-    print_table([run])
+    print_table(read_runs([run]))
     table = capsys.readouterr().out
     assert f"{run.name}  rlft    with     test   2" in table
-    page = write_report([run], tmp_path / "report.html").read_text()
+    page = report([run], tmp_path / "report.html").read_text()
     assert "<h4>Trials</h4>" in page
     assert "solved so far" in page
 

@@ -15,7 +15,7 @@ from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.layout import RATINGS
 from reflectrl.raters import Ratings, agreement
 from reflectrl.raters.agreement import check_failures, rank_correlation
-from reflectrl.report import write_report
+from reflectrl.report import report
 
 
 def ratings(levels, success, returns=None, iteration=0) -> Ratings:
@@ -49,7 +49,7 @@ def test_what_is_not_defined_is_reported_as_not_available(tmp_path: Path) -> Non
     assert re.search(r"^all +2 of 2 +0\.0% +n/a +0\.0% +n/a +n/a$", reflectrl("audit-rater", run).out, re.MULTILINE)
     numbers = json.loads(reflectrl("audit-rater", run, "--format", "json").out)["all"]
     assert (numbers["accuracy"], numbers["precision"], numbers["success_correlation"]) == (0.0, None, None)
-    page = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "n/a</td>" in page.partition("<h4>Ratings</h4>")[2]
 
 

@@ -11,6 +11,7 @@ from run_folders import HOSTILE, episode, make_run
 
 from reflectrl.core import Trajectory
 from reflectrl.report.beside import MAX_STEPS, print_before_and_after, telling_pair
+from reflectrl.report.runs import read_runs
 
 
 def steps(played: Trajectory, count: int) -> Trajectory:
@@ -33,7 +34,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_both_episodes_stand_side_by_side_with_words_and_actions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_before_and_after(run)
+    print_before_and_after(*read_runs([run]))
     out = capsys.readouterr().out
     assert "The task t, before RLFT and after it." in out
     lines = out.splitlines()

@@ -9,7 +9,7 @@ from run_folders import blocks, episode, iteration, make_run, pictures, tasks, u
 
 from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.report import write_report
+from reflectrl.report import report
 from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns
 from reflectrl.report.pictures import Album
 from reflectrl.report.runs import read_runs
@@ -96,7 +96,7 @@ def test_a_picture_stands_on_a_page_once_and_those_that_do_not_fit_are_counted(t
     small, large, other = b"small " * 4, b"large " * 100, b"other " * 4
     one = make_run(tmp_path / "one", {"sft": [pictured(small)], "rlft": [pictured(small, large), pictured(other)]})
     two = make_run(tmp_path / "two", {"rlft": [pictured(other)]})
-    page = write_report([one, two], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = report([one, two], tmp_path / "report.html").read_text(encoding="utf-8")
     assert pictures(page) == [small, large, other]
     shown = {key: [each[5][0][13] for each in block["episodes"]] for key, block in blocks(page).items()}
     assert list(shown.values()) == [[[0]], [[0, 1], [2]], [[2]]]
@@ -124,7 +124,7 @@ def trained_run(path, recorded, advantages=()):
 
 
 def training_of(path):
-    page = write_report([path], path / "report.html").read_text(encoding="utf-8")
+    page = report([path], path / "report.html").read_text(encoding="utf-8")
     return blocks(page)[f"{path.name}/training"], page
 
 

@@ -21,12 +21,12 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.journal import PaidReply, RejectedCall
-from reflectrl.report import print_table, write_report
+from reflectrl.report import report
 from reflectrl.report.curves import curves
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import success_band
-from reflectrl.report.table import table_rows
+from reflectrl.report.table import print_table, table_rows
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import wilson_interval
 
@@ -38,7 +38,7 @@ def half_won(episodes=10):
 
 
 def page_of(*runs):
-    return write_report(runs, runs[0] / "report.html").read_text(encoding="utf-8")
+    return report(runs, runs[0] / "report.html").read_text(encoding="utf-8")
 
 
 def cells(page):
@@ -91,7 +91,7 @@ def run(tmp_path):
 
 
 def test_the_table_is_plain_when_it_is_piped_and_names_are_shown_as_they_are(run, tmp_path, capsys):
-    print_table([run])
+    print_table(read_runs([run]))
     lines = capsys.readouterr().out.splitlines()
     assert re.split(" {2,}", lines[0]) == (
         ["run", "policy", "reflections by", "mode", "episodes", "success [95 %]", "return", "steps", "illegal"]
@@ -101,7 +101,7 @@ def test_the_table_is_plain_when_it_is_piped_and_names_are_shown_as_they_are(run
     )
     assert [line.split()[1] for line in lines[1:]] == ["random", "sft", "rlft", "expert"]
     for name, shown in ("dangerous_taxi-" + "n" * 150, None), ("[bold]:smile:\x1b[2J", "[bold]:smile:␛[2J"):
-        print_table([make_run(tmp_path / name, {"rlft": half_won()})])
+        print_table(read_runs([make_run(tmp_path / name, {"rlft": half_won()})]))
         assert f"\n{shown or name}  rlft" in capsys.readouterr().out
 
 
@@ -119,7 +119,7 @@ def test_runs_share_the_untrained_policies_that_agree_and_have_names_of_their_ow
 def test_the_tasks_are_named_below_the_table_with_the_runs_where_they_differ(tmp_path, capsys):
     words = {"a": "12 of <134> games", "b": "140 games", "c": "140 games", "d": ""}
     runs = [make_run(tmp_path / name, {"rlft": half_won()}, benchmark=said) for name, said in words.items()]
-    print_table(runs)
+    print_table(read_runs(runs))
     assert capsys.readouterr().out.splitlines()[5:] == [
         "Played on a: 12 of <134> games, split test.",
         "Played on b, c: 140 games, split test.",
@@ -271,7 +271,7 @@ def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path)
     drawn = titles(curves(read_runs([run])))
     assert "Validation success" in drawn
     assert "Greedy validation success" not in drawn
-    page = write_report([run], tmp_path / "report.html").read_text()
+    page = report([run], tmp_path / "report.html").read_text()
     assert "best validation 90% after iteration 1, last 70%" in page
 
 
@@ -307,7 +307,7 @@ def test_what_is_not_there_yet_or_no_longer_is_named(run, tmp_path, capsys):
     young = make_run(tmp_path / "young")
     page = page_of(young)
     Outline(page)
-    print_table([young])
+    print_table(read_runs([young]))
     for text in page, capsys.readouterr().out:
         assert "young: not evaluated yet" in text
     for path in (run / "trajectories").iterdir():
@@ -321,9 +321,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     for given, name in (([], "no run folder"), ([tmp_path / "empty"], "empty"), ([tmp_path / "gone"], "gone")):
         with pytest.raises(InvalidInput, match=name):
-            print_table(given)
+            print_table(read_runs(given))
         with pytest.raises(InvalidInput, match=name):
-            write_report(given, tmp_path / "report.html")
+            report(given, tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
@@ -341,17 +341,18 @@ def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, messa
     (run / file).parent.mkdir(parents=True, exist_ok=True)
     (run / file).write_text(line + "\n", encoding="utf-8")
     with pytest.raises(InvalidInput, match=message):
-        write_report([run], run / "report.html")
+        report([run], run / "report.html")
     assert (run / "report.html").read_text(encoding="utf-8") == page
 
 
-def test_the_command_prints_the_table_and_says_where_the_page_is_or_leaves_nothing(run, monkeypatch):
+def test_the_command_prints_the_table_and_says_where_the_page_is_or_leaves_nothing(run, monkeypatch, capsys):
     monkeypatch.chdir(run)
     before = sorted(run.iterdir())
     for out in ("", "gone/report.html", "recipe.yaml/report.html"):
         with pytest.raises(InvalidInput):
-            write_report([run], run / out)
+            report([run], run / out)
     assert sorted(run.iterdir()) == before
+    assert capsys.readouterr().out == ""
     done = CliRunner().invoke(app, ["report", "."])
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "report: report.html"

@@ -8,7 +8,7 @@ import pytest
 from command_line import reflectrl
 from run_folders import evaluated, iteration
 
-from reflectrl.report import write_report
+from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import Estimate, verdict
@@ -91,10 +91,10 @@ def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:
 
 def test_the_report_begins_with_the_verdict_and_compares_several_runs(tmp_path: Path) -> None:
     folders = [evaluated(tmp_path / f"run{n}", 0.88 + 0.02 * n, 0.5, f"seed={n}") for n in range(2)]
-    page = write_report(folders, tmp_path / "both.html").read_text()
+    page = report(folders, tmp_path / "both.html").read_text()
     assert page.index("RLFT raised success") < page.index("Comparison") < page.index("Learning curves")
     assert "89 ± 13" in page
     assert "Seed 1." in page
-    assert "Comparison" not in write_report(folders[:1], tmp_path / "one.html").read_text()
+    assert "Comparison" not in report(folders[:1], tmp_path / "one.html").read_text()
     done = reflectrl("report", folders[0], "--out", tmp_path / "one.html")
     assert "RLFT raised success from 50 %" in done.out

@@ -12,7 +12,8 @@ from run_folders import HOSTILE, episode, iteration, make_run
 from reflectrl import make_env
 from reflectrl.core import Turn, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.report import write_report
+from reflectrl.report.page import write_report
+from reflectrl.report.runs import read_runs
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
@@ -80,7 +81,7 @@ def report(tmp_path_factory):
     (one / "recipe.yaml").write_text("rlft: {gamma: 0.5, episodes: 4}", encoding="utf-8")
     write_jsonl(one / "trajectories" / "advantages-00001.jsonl", [[0.75], [-0.25]])
     two = make_run(folder / "two", {"rlft": [long("south", (0.0, 0.0, 1.0), text="Cellar")]})
-    return write_report([one, two], folder / "report.html")
+    return write_report(read_runs([one, two]), folder / "report.html")
 
 
 def address(of, **more):
@@ -167,7 +168,7 @@ def test_a_corrected_thought_is_shown_with_what_was_struck_out_and_added(opened,
     said = {"corrector": Utterance("It is higher.")}
     turn = replace(turn, decision=replace(turn.decision, choice=choice), said=said)
     path = make_run(tmp_path / "one", {"rlft": [replace(episode(), turns=(turn,))]})
-    page = opened(write_report([path], path / "report.html"))
+    page = opened(write_report(read_runs([path]), path / "report.html"))
     assert page.locator("blockquote").all_inner_texts() == ["It is lower.", "It is lower. higher."]
     assert (page.locator("del").inner_text(), page.locator("ins").inner_text()) == ("lower.", "higher.")
 
@@ -182,7 +183,7 @@ def test_the_pictures_of_a_state_are_drawn_and_nothing_stands_for_words_that_the
         for text in ("", "Room 1.")
     )
     path = make_run(tmp_path / "one", {"rlft": [replace(episode(), turns=turns)]})
-    page = opened(write_report([path], path / "report.html"))
+    page = opened(write_report(read_runs([path]), path / "report.html"))
     page.wait_for_function("document.querySelector('.picture').naturalWidth === 300")
     assert seen(page) == []
     page.click("#forward")
@@ -252,7 +253,7 @@ def test_repetitions_of_a_task_are_compared_in_their_order(opened, tmp_path):
     sft = [long("a", (1.0,), text=f"sft {number}") for number in range(3)]
     rlft = [long("a", (1.0,), text=f"rlft {number}") for number in range(2)]
     path = make_run(tmp_path / "one", {"sft": sft, "rlft": rlft})
-    page = opened(write_report([path], path / "report.html"), address(SFT, beside=RLFT))
+    page = opened(write_report(read_runs([path]), path / "report.html"), address(SFT, beside=RLFT))
     for pair in (["sft 0 1", "rlft 0 1"], ["sft 1 1", "rlft 1 1"], ["sft 2 1", "rlft 1 1"]):
         assert seen(page) == pair
         page.locator("#viewer").press("j")
@@ -285,7 +286,7 @@ def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened,
     said = episode(text, text=text, reflection=text, menu=("wait", text))
     path = make_run(tmp_path / "<b>&", {"rlft": [said]}, [iteration(0, stage=text)], [[said]])
     (path / "recipe.yaml").write_text(text, encoding="utf-8")
-    page = opened(write_report([path], path / "report.html"))
+    page = opened(write_report(read_runs([path]), path / "report.html"))
     inside = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe <img src=x onerror=alert(1)>"
     for place in (".row .name", ".episode h3", ".episode pre", "blockquote", ".menu .chosen span:first-child"):
         assert inside in page.locator(place).first.text_content()
@@ -330,7 +331,7 @@ def test_ten_thousand_episodes_open_filter_and_scroll_with_few_elements(opened, 
     head, won, lost = file.read_text(encoding="utf-8").splitlines(keepends=True)
     kinds = [lost.replace("t-lost", "t-won"), *[won] * 9]
     file.write_text(head + "".join(kinds[n % 10].replace("t-won", f"task-{n}") for n in range(10_000)), "utf-8")
-    page = opened(write_report([path], path / "report.html"))
+    page = opened(write_report(read_runs([path]), path / "report.html"))
     assert page.locator("#count").inner_text() == "10,000 episodes"
     page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight }")
     page.wait_for_selector("#row-9999")

@@ -18,7 +18,8 @@ from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_game
 from reflectrl.pipeline.evaluate import run_eval
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.report import print_table
+from reflectrl.report.runs import read_runs
+from reflectrl.report.table import print_table
 from reflectrl.rollout.results import read_results
 
 TRIAL = "trial_T20190907_060234_011675"
@@ -137,5 +138,5 @@ def test_an_evaluation_names_its_games_in_its_rows_its_last_words_and_its_table(
     played = "ALFWorld valid_unseen, 3 of 134 games"
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
     assert notes[-1] == f"success on {played}, split test: random 0%, expert 100%"
-    print_table([run.path])
+    print_table(read_runs([run.path]))
     assert capsys.readouterr().out.endswith(f"\nPlayed on {played}, split test.\n")
