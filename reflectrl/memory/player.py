@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from reflectrl.core import Utterance
 from reflectrl.memory.experience import goal, news
 from reflectrl.memory.retriever import Key, Query, Retriever, Window
+from reflectrl.prompts.prompt import CUT, FAILED, STEP_CUE, SUCCEEDED
 from reflectrl.prompts.views import View
 
 KeySource = Literal["observation", "action", "either", "planner", "picture", "none"]
@@ -160,13 +161,14 @@ def described(windows: Sequence[Window], max_chars: int) -> str:
 def _text(window: Window) -> str:
     past = window.experience
     steps = [
-        f"> {step.action}: {step.observation}" if step.observation else f"> {step.action}" for step in window.steps
+        f"{STEP_CUE}{step.action}: {step.observation}" if step.observation else f"{STEP_CUE}{step.action}"
+        for step in window.steps
     ]
     parts = [
-        "Done before:" if past.success else "Tried before:",
+        SUCCEEDED if past.success else FAILED,
         past.task,
         f"Plan: {past.plan}" if past.plan else "",
-        past.start if window.first == 0 else "[...]",
+        past.start if window.first == 0 else CUT,
         *steps,
     ]
     return " ".join(" ".join(parts).split())

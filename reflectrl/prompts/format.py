@@ -19,10 +19,10 @@ from annotated_types import Ge
 from reflectrl.core import Observation
 from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
-from reflectrl.prompts.prompt import Prompt, unpictured
+from reflectrl.prompts.prompt import MEMORY_CUE, Prompt, unpictured
 
 REFLECTION_CUE = "Reflection:"
-CUES = {"planner": "Plan:", "memory": "Memory:", "reflector": REFLECTION_CUE, "policy": "Thought:"}
+CUES = {"planner": "Plan:", "memory": MEMORY_CUE, "reflector": REFLECTION_CUE, "policy": "Thought:"}
 """Cue of each role: the beginning of the prompt line that shows its words."""
 ACTION_CUE = "Action:\n"
 """Cue of the policy; after the newline the label is a separate token, as at the start of its line in the menu."""

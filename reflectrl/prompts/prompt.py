@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,14 @@ from reflectrl.prompts.menu import Lines, Menu
 
 CUT = "[...]"
 """Mark in a prompt where text was cut out."""
+MEMORY_CUE = "Memory:"
+"""Beginning of the line of a memory's words, which are cut by whole windows, and windows by whole steps."""
+SUCCEEDED, FAILED = "Done before:", "Tried before:"
+"""Beginnings of a memory's windows on past episodes that succeeded, or did not."""
+STEP_CUE = " > "
+"""Beginning of a step in a memory's window."""
+_MEMORY = re.compile(rf"^{MEMORY_CUE} (.*)$", re.MULTILINE)
+_NEXT_WINDOW = re.compile(rf" (?=(?:{SUCCEEDED}|{FAILED}) )")
 
 
 def unreadable() -> InvalidInput:
@@ -38,15 +47,16 @@ class Prompt:
     head: str
     """Instructions and task, which are never cut, then the common actions of the menu, if any, cut like the tail's."""
     history: tuple[str, ...]
-    """Past actions, oldest first, one line each; cut first."""
+    """Past actions, oldest first, one line each; cut second."""
     tail: str
     """Menu without the actions of the head, and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None
     """The policy's menu; ``None`` for a reflector, which does not see one."""
     state: str = ""
-    """Text of the observation, between history and tail; its middle is cut second."""
+    """Text of the observation, between history and tail; its middle is cut third."""
     said: str = ""
-    """Words of other players, one line per role, between state and tail; the ends of the lines are cut third."""
+    """Words of other players, one line per role, between state and tail. The memory's line is cut first, the ends of
+    the others' fourth."""
     images: tuple[Image, ...] = ()
     """Pictures of the state, which precede the text and are never cut."""
 
@@ -79,14 +89,15 @@ class Prompt:
     @property
     def shortest(self) -> Prompt:
         """The prompt without anything that may be cut."""
-        return self._cut()
+        return (self, *self._forgetting())[-1]._cut()
 
     def fit(self, count: Callable[[Prompt], int], limit: int) -> Prompt:
         """Return the prompt, cut as little as possible so that ``count(prompt)`` is at most ``limit`` tokens.
 
-        The oldest lines of the history are cut first, then the middle of the state, the ends of other players' words
-        and the ends of the menu's actions. The result depends only on the prompt, the tokenizer and the limit, so
-        sampling and re-scoring read the same tokens.
+        What a memory shows of past episodes is cut before anything of the present one: its last windows, then the steps
+        of the only one left. The oldest lines of the history are cut next, then the middle of the state, the ends of
+        other players' words and the ends of the menu's actions. The result depends only on the prompt, the tokenizer
+        and the limit, so sampling and re-scoring read the same tokens.
 
         Raises:
             InvalidInput: the parts that are never cut are already too long.
@@ -105,17 +116,38 @@ class Prompt:
 
     def _shorter(self, count: Callable[[Prompt], int], limit: int) -> Iterator[Prompt]:
         """Yield shorter and shorter prompts, in the order in which parts are cut; the last is the shortest."""
-        yield self
+        forgetful = self
+        for forgetful in (self, *self._forgetting()):
+            yield forgetful
         for start in range(len(self.history)):
-            yield replace(self, history=self.history[start + 1 :])
+            yield replace(forgetful, history=self.history[start + 1 :])
         actions = (*self.menu.actions, *self.menu.common) if self.menu else ()
-        longest = max(len(self.state), len(self.said), *map(len, actions))
+        longest = max(len(self.state), len(forgetful.said), *map(len, actions))
         for cut in (
-            lambda kept: self._cut(state=kept, said=longest, action=longest),
-            lambda kept: self._cut(said=kept, action=longest),
-            lambda kept: self._cut(action=kept),
+            lambda kept: forgetful._cut(state=kept, said=longest, action=longest),
+            lambda kept: forgetful._cut(said=kept, action=longest),
+            lambda kept: forgetful._cut(action=kept),
         ):
             yield _longest(cut, longest, count, limit)
+
+    def _forgetting(self) -> Iterator[Prompt]:
+        """Yield the prompt with less and less of a memory's words, and at last without any; nothing without a memory.
+
+        Steps go at both ends of a window, as in a smaller one, or at its end if the past episode begins in it.
+        """
+        found = _MEMORY.search(self.said)
+        if found is None:
+            return
+        first, *others = _NEXT_WINDOW.split(found[1])
+        kept = [" ".join((first, *others[:number])) for number in range(len(others))][::-1]
+        beginning, *steps = first.split(STEP_CUE)
+        inside = beginning.endswith(CUT)
+        while len(steps) > 1 + inside:
+            steps = steps[inside:-1]
+            kept.append(STEP_CUE.join((beginning, *steps)))
+        for words in (*kept, ""):
+            line = f"{MEMORY_CUE} {words}".rstrip()
+            yield replace(self, said=f"{self.said[: found.start()]}{line}{self.said[found.end() :]}")
 
     def _cut(self, *, state: int = 0, said: int = 0, action: int = 0) -> Prompt:
         """Return the prompt without history and with at most the given numbers of characters of the other parts."""

@@ -76,6 +76,30 @@ def test_a_list_in_the_head_is_cut_as_the_menu_behind_the_state_is_and_labels_st
     assert {tuple(label for label, _ in step.lines if label) for step in steps} == {("0", "1", "2", "1")}
 
 
+REMEMBERING = replace(
+    LONG,
+    said="Plan: Go north.\nMemory: Done before: Find it. [...] > go: north > sit > go: south > wait "
+    "Tried before: Find me. A room. > go: a room > wait: dark\nReflection: Good.\n",
+)
+
+
+def test_2_9_what_is_remembered_goes_before_anything_of_the_present_by_whole_windows_and_steps():
+    present = replace(REMEMBERING, said="Plan: Go north.\nMemory:\nReflection: Good.\n")
+    limits = range(len(REMEMBERING.text), len(present.text) - 1, -1)
+    steps = list(dict.fromkeys(REMEMBERING.fit(length, limit) for limit in limits))
+    assert {replace(each, said="") for each in steps} == {replace(LONG, said="")}
+    assert [each.said.splitlines()[1] for each in steps] == [
+        REMEMBERING.said.splitlines()[1],
+        "Memory: Done before: Find it. [...] > go: north > sit > go: south > wait",
+        "Memory: Done before: Find it. [...] > sit > go: south",
+        "Memory:",
+    ]
+    assert REMEMBERING.fit(length, len(present.text) - 1) == replace(present, history=LONG.history[1:])
+    assert REMEMBERING.shortest.said == "Plan: [...]\nMemory:\nReflection: Good.\n"
+    begun = replace(REMEMBERING, said="Memory: Tried before: A room. > go: a room > wait: dark\n")
+    assert begun.fit(length, len(begun.text) - 1).said == "Memory: Tried before: A room. > go: a room\n"
+
+
 @pytest.mark.parametrize(
     ("prompt", "limit", "facts"),
     [
