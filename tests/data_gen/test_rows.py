@@ -51,6 +51,13 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     assert row.completion == "B"
 
 
+def test_the_thought_to_learn_is_the_reflection_even_if_the_prompt_shows_it() -> None:
+    thinks = replace(LAYOUT, action_mode="thought_choice")
+    assert policy_row(SAMPLE, thinks, {}).thought == " Good."
+    beside_a_reflector = policy_row(SAMPLE, thinks, {"reflector": SAMPLE.reflection})
+    assert (beside_a_reflector.thought, beside_a_reflector.prompt.said) == (" Good.", "Reflection: Good.\n")
+
+
 def test_some_reflections_are_blanked_and_as_many_are_another_samples() -> None:
     samples = [replace(SAMPLE, reflection=f"Number {number}.") for number in range(1000)]
     assert with_unreliable_reflections(samples, 0.0, random.Random(0)) == samples
