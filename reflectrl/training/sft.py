@@ -58,8 +58,6 @@ class SFTSummary:
     dropped: int
     """Number of rows left out because they do not fit even when cut."""
     steps: int
-    first_loss: float
-    """Loss of the first optimizer step, in nats."""
     last_loss: float
     """Mean loss of the last reported steps, in nats."""
 
@@ -131,7 +129,7 @@ def train_sft(
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     lm.model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return SFTSummary(len(encoded), len(rows) - len(encoded), section.steps, losses[0], losses[-1])
+    return SFTSummary(len(encoded), len(rows) - len(encoded), section.steps, losses[-1])
 
 
 class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
