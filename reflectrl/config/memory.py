@@ -46,8 +46,11 @@ class MemoryPlayerSection(Section):
     """Weights of the similarities."""
     min_score: Annotated[float, Field(ge=-1, le=1)] = -1.0
     """Minimum score, the weighted mean of similarities, of the episodes that are shown; -1 for all."""
+    keep: Literal["success", "rewarded"] = "success"
+    """Episodes to remember, the best one of each task: those that succeeded (``success``), or also those that failed
+    with a return above 0 (``rewarded``), which are shown as "tried before"."""
     grows: bool = False
-    """Add the successful episodes of RLFT to the memory; each iteration can retrieve those of earlier iterations."""
+    """Add the episodes of RLFT that are kept to the memory; each iteration can retrieve those of earlier iterations."""
     episodes: Count = 8
     """Maximum number of episodes shown at once."""
     steps: Count = 5

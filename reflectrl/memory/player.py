@@ -57,7 +57,6 @@ class Memory:
             words of the seat ``planner``, which are its plan if they hold no key.
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
             left is shortened. No step is cut.
-        fallback: text where nothing is retrieved, such as hand-written examples.
 
     """
 
@@ -68,14 +67,12 @@ class Memory:
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
-        fallback: str = "",
     ) -> None:
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
         self._planner = planner
         self._max_chars = max_chars
-        self._fallback = fallback
 
     @property
     def reads_thoughts(self) -> bool:
@@ -99,7 +96,7 @@ class Memory:
         if not keys and self._key == "planner":
             self.counts.key_misses += 1
             if "memory" in view.before:  # unusable keys leave the examples as they are
-                self.counts.hits += view.before["memory"] not in ("", self._fallback)
+                self.counts.hits += bool(view.before["memory"])
                 return view.before["memory"]
         is_key = keys and self._key == "planner" and self._planner is None
         query = Query(
@@ -111,7 +108,7 @@ class Memory:
         found = [self.retriever.retrieve(replace(query, key=key)) for key in keys or (None,)]
         words = described(max(found, key=lambda windows: windows[0].score if windows else -1.0), self._max_chars)
         self.counts.hits += bool(words)
-        return words or self._fallback
+        return words
 
     def _keys_of(self, view: View, written: str) -> tuple[Key, ...]:
         if self._key == "planner":

@@ -15,6 +15,7 @@ from reflectrl.memory.experience import Experience, experience_of
 from reflectrl.rollout.record import Header, append_records, read_records
 
 FORMAT = "reflectrl-experiences"
+Keep = Literal["success", "rewarded"]
 
 
 class EpisodeStore:
@@ -25,13 +26,14 @@ class EpisodeStore:
     reading.
     """
 
-    def __init__(self, path: Path, header: Header, *, keep: Literal["success", "rewarded"] = "success") -> None:
+    def __init__(self, path: Path, header: Header, *, keep: Keep = "success") -> None:
         """Open the store in ``path``, or begin a new one with ``header``.
 
         Args:
             path: file of the store.
             header: environment and prompts of the episodes to add.
-            keep: which episodes to take: those that succeeded, or all whose return is above 0.
+            keep: which episodes to take: those that succeeded (``success``), or also those that failed with a return
+                above 0 (``rewarded``).
 
         Raises:
             InvalidInput: the file is no store, is damaged before its last line, or belongs to another environment.
@@ -68,8 +70,7 @@ class EpisodeStore:
             its task.
 
         """
-        wanted = trajectory.success if self._keep == "success" else trajectory.episode_return > 0
-        if not wanted or not trajectory.turns:
+        if not _wanted(trajectory, self._keep) or not trajectory.turns:
             return False
         experience = experience_of(trajectory)
         if not self._kept.offer(experience):
@@ -92,13 +93,17 @@ class EpisodeStore:
         return tuple(self._kept.of_task.values())
 
 
-def successes(trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
-    """Return the best successful episode of each task, as a store would keep them, with the pictures of its states."""
+def experiences(trajectories: Iterable[Trajectory], keep: Keep = "success") -> tuple[Experience, ...]:
+    """Return the best episode of each task, as a store would keep them, with the pictures of its states."""
     best = _Best()
     for trajectory in trajectories:
-        if trajectory.success:
+        if _wanted(trajectory, keep):
             best.offer(experience_of(trajectory, pictured=True))
     return tuple(best.of_task.values())
+
+
+def _wanted(trajectory: Trajectory, keep: Keep) -> bool:
+    return trajectory.success or (keep == "rewarded" and trajectory.episode_return > 0)
 
 
 class _Best:

@@ -14,7 +14,6 @@ from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfin
 from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.memory import Experience
-from reflectrl.memory.store import successes
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
@@ -156,7 +155,7 @@ class _Evaluation:
         """Return the memory of the next trial: the best episode of each task so far."""
         section = self.recipe.eval.trials
         taught = self.run_players.memories.taught if section is not None and section.begin_with == "teacher" else ()
-        return (*taught, *successes(itertools.chain(*played)))
+        return (*taught, *self.run_players.memories.kept(itertools.chain(*played)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
         """Check the prompts of the first local policy; those of the others have the same length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +25,7 @@ from reflectrl.memory import (
 from reflectrl.memory.language import HiddenStates, embedder
 from reflectrl.memory.local import LocalText
 from reflectrl.memory.planner import TextModel
-from reflectrl.memory.store import successes
+from reflectrl.memory.store import Keep, experiences
 from reflectrl.memory.vision import VisionTower
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN
@@ -43,6 +43,14 @@ class Memories:
         self._models = models
         self._recipe = models.recipe
         self._endpoints = endpoints
+
+    @property
+    def _section(self) -> MemoryPlayerSection | None:
+        return self._recipe.players.memory or self._recipe.eval.memory
+
+    @property
+    def _keep(self) -> Keep:
+        return "success" if self._section is None else self._section.keep
 
     @property
     def _grows(self) -> bool:
@@ -72,7 +80,7 @@ class Memories:
         path = self._models.run / memory_file(process_rank())
         if from_start:
             path.unlink(missing_ok=True)
-        store = EpisodeStore(path, self._header)
+        store = EpisodeStore(path, self._header, keep=self._keep)
         if not len(store):
             for trajectory in self._teachers_episodes:
                 store.add(trajectory)
@@ -89,8 +97,12 @@ class Memories:
 
     @cached_property
     def taught(self) -> tuple[Experience, ...]:
-        """The successful episodes of the teacher."""
-        return successes(self._teachers_episodes)
+        """The teacher's episodes that a memory keeps."""
+        return self.kept(self._teachers_episodes)
+
+    def kept(self, trajectories: Iterable[Trajectory]) -> tuple[Experience, ...]:
+        """Return the episodes that the recipe's memory keeps, the best one of each task."""
+        return experiences(trajectories, self._keep)
 
     def table(
         self,
@@ -170,7 +182,7 @@ class Memories:
 
     @cached_property
     def _embedder(self) -> EmbeddingCache:
-        section = self._recipe.players.memory or self._recipe.eval.memory
+        section = self._section
         return EmbeddingCache(embedder(section.embedder if section else "hashing", self._own_states))
 
     def _own_states(self) -> HiddenStates:

@@ -18,7 +18,6 @@ from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory.store import successes
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
@@ -101,7 +100,9 @@ class RunPlayers(RunModels):
 
     def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
         """Return the seats whose words SFT rows show: those of RLFT, where the teacher takes the reflector's place."""
-        return self.memories.table(self.recipe.players.memory, successes(taught), ScriptedReflector(lambda _: ""))
+        return self.memories.table(
+            self.recipe.players.memory, self.memories.kept(taught), ScriptedReflector(lambda _: "")
+        )
 
     @cached_property
     def rater(self) -> tuple[Seat, ...]:

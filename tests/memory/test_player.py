@@ -130,11 +130,10 @@ def test_the_past_episode_of_the_task_that_is_played_is_left_out_and_its_kind_co
     assert "two" not in said(memory_of(one, other, key="none"), replace(seen("zero"), task_id="two"))[0]
 
 
-def test_an_empty_memory_says_the_examples_that_were_given_for_it_and_counts_no_hit():
-    for fallback in ("", "Go home."):
-        memory = memory_of(fallback=fallback)
-        assert said(memory, seen("zero", "act", task="count")) == [fallback]
-        assert memory.counts.hits == 0
+def test_an_empty_memory_says_nothing_and_counts_no_hit():
+    memory = memory_of()
+    assert said(memory, seen("zero", "act", task="count")) == [""]
+    assert memory.counts.hits == 0
 
 
 # ---- whole episodes --------------------------------------------------------------------------------------------------

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Literal
 
 import pytest
-from trained_runs import TrainedRuns, play_stages
+import remembered
+from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, make_env
@@ -67,6 +69,16 @@ def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observat
 
     assert most_steps("observation") == 2
     assert 2 < most_steps("action") <= 6
+
+
+def test_a_recipe_may_remember_what_failed_with_a_reward_and_says_that_it_failed(tmp_path: Path) -> None:
+    half_right = remembered.played("mug", ("take mug", "Taken."), ("put mug", ""), reward=0.5, success=False)
+    for keep, shown in (("success", []), ("rewarded", ["Tried before: Put a mug."])):
+        recipe = small_recipe(f"players.memory.keep={keep}", name="rap/nano")
+        memories = RunPlayers(recipe, RunFolder(tmp_path)).memories
+        seats = memories.table(recipe.players.memory, memories.kept([half_right]), None)
+        said = [seat.player.say([remembered.seen("You see a cup.")], [0.0])[0].text for seat in seats]
+        assert [words[: len("Tried before: Put a mug.")] for words in said] == shown
 
 
 def test_a_memory_that_grows_begins_with_the_teacher_and_leaves_the_policy_what_it_did_itself(trained_run: TrainedRuns):
