@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
@@ -10,11 +11,14 @@ from pydantic import Field
 
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
+from reflectrl.prompts.format import ActionMode
 
 ENTROPY_RATE = 0.1
 """Exponent of the update of the entropy coefficient, ``coef *= (target / entropy) ** ENTROPY_RATE``."""
 ENTROPY_RANGE = 100.0
 """Maximum factor by which an entropy coefficient with a target may differ from its first value."""
+TEXT_REWARDS: Mapping[str, tuple[ActionMode, ...]] = {"format": ("thought_choice", "json"), "illegal": ("json",)}
+"""Sources of rewards for what a policy writes, and the action modes that have them."""
 
 
 @settings()
@@ -274,13 +278,18 @@ class RLFTSettings:
         """Refuse settings that contradict each other.
 
         Raises:
-            InvalidInput: several updates per batch without ``terms.ppo``, a value term without ``baseline: value`` or
-                the reverse, incomplete groups or groups of one, ``keep: best`` without a validation, or a setting that
-                its baseline does not use.
+            InvalidInput: several updates per batch without ``terms.ppo``, a limit between updates for a single one, a
+                value term without ``baseline: value`` or the reverse, incomplete groups or groups of one, ``keep:
+                best`` without a validation, or a setting that its baseline does not use.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
             raise InvalidInput("num_iterations or num_minibatches above 1 needs terms.ppo, e.g. ppo: {epsilon: 0.2}")
+        if self.updates_per_iteration == 1 and self.target_kl is not None:
+            raise InvalidInput(
+                f"target_kl={self.target_kl:g} stops the later updates of an iteration, but there is one update; "
+                "remove target_kl, or raise num_iterations or num_minibatches"
+            )
         if (self.baseline == "value") != (self.terms.value is not None):
             raise InvalidInput(
                 f"baseline={self.baseline} was given {'with' if self.terms.value else 'without'} terms.value; expected "

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
 from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
-from reflectrl.config.rlft import RLFTSection, RLFTSettings
+from reflectrl.config.rlft import TEXT_REWARDS, RLFTSection
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import PromptFormat
@@ -284,41 +285,26 @@ class Recipe(Section):
                 "data.misread changes what a policy without a reflector learns to think; remove it, or set "
                 "prompt.action_mode to thought_choice or json, and players.reflector.player to none"
             )
-        learns_text = writes or self.players.reflector.trained
-        if self.rlft is not None and not learns_text and self.rlft.thought_lambda != RLFTSettings.thought_lambda:
-            raise ValueError(
-                f"rlft.thought_lambda={self.rlft.thought_lambda:g} was given, but with prompt.action_mode=enumerated "
-                "there are no thoughts; remove it, or set prompt.action_mode to thought_choice or json"
-            )
         imitates = self.rlft is not None and self.rlft.terms.sft_thought is not None
         if imitates != (self.players.corrector is not None):
             raise ValueError(
                 "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; "
                 "set both or neither"
             )
-        if imitates and not writes:
-            raise ValueError(
-                "players.corrector was given, but with prompt.action_mode=enumerated there are no thoughts to correct; "
-                "remove it, or set prompt.action_mode to thought_choice or json"
-            )
-        if self.rlft is not None and self.rlft.terms.kl is not None and self.prompt.action_mode == "json":
-            raise ValueError(
-                "rlft.terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
-                "prompt.action_mode to enumerated or thought_choice"
-            )
+        if self.rlft is not None:
+            check_action_mode(self.rlft, self.prompt.action_mode, reflects=self.players.reflector.trained)
 
     def _check_rewards(self) -> None:
         if self.rlft is None:
             return
-        writer = {"format": ("thought_choice", "json"), "illegal": ("json",)}
-        sources = {"env"} if self.players.rater is None else {"env", "rater"}
-        sources |= {name for name, modes in writer.items() if self.prompt.action_mode in modes}
-        if unknown := set(self.rlft.rewards) - sources:
-            source, mode = min(unknown), self.prompt.action_mode
-            cause = f"no such player of the recipe rates episodes; known: {', '.join(sorted(sources))}"
-            if source in writer:
-                cause = f"prompt.action_mode is {mode}; set that to {' or '.join(writer[source])}, or remove the reward"
-            raise ValueError(f"rlft.rewards names {source}, but {cause}")
+        mode = self.prompt.action_mode
+        known = {"env", *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
+        known |= set() if self.players.rater is None else {"rater"}
+        if unknown := set(self.rlft.rewards) - known - set(TEXT_REWARDS):
+            raise ValueError(
+                f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "
+                f"{', '.join(sorted(known))}"
+            )
         if self.players.rater is None:
             return
         if "rater" not in self.rlft.rewards:

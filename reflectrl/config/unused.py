@@ -37,6 +37,11 @@ def _unused(recipe: Recipe) -> Iterator[str]:
             "rlft.learning_rate_schedule: it is the way to rlft.learning_rate_end, but at 1 the learning rate stays "
             "the same; set rlft.learning_rate_end below 1, or remove the schedule."
         )
+    if recipe.sft.policy.label_smoothing and recipe.prompt.action_mode == "json":
+        yield (
+            "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
+            "policy answers with none; set it to 0."
+        )
     if recipe.eval.controls and "rlft" not in recipe.eval.policies:
         yield (
             "eval.controls: they replace the reflections of the policy rlft, which eval.policies leaves out; add it, "

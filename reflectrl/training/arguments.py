@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
+from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.frozen_layers import frozen_layers
@@ -74,11 +75,18 @@ def trainable_policy(
 
     Raises:
         InvalidInput: a model that the choice head does not support, a label that is not one token, or a second adapter
-            that cannot be trained with these settings.
+            that cannot be trained with these settings, or settings without effect with this action mode.
 
     """
     if reflects(lm.model):
         _check_reflecting(args, action_mode)
+    check_action_mode(args, action_mode, reflects=reflects(lm.model))
+    if action_mode == "enumerated" and (args.max_completion_length, args.temperature) != (64, 1.0):
+        raise InvalidInput(
+            f"max_completion_length={args.max_completion_length} and temperature={args.temperature:g} are about what a "
+            "policy writes, but with action_mode=enumerated it writes nothing; leave them at 64 and 1, or set the "
+            "layout's action_mode to thought_choice or json."
+        )
     if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
         lm.model.to(args.device)  # Trainer would do so only after the caches are created
     add_choice_head(lm.base, value_head=args.baseline == "value")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trained_runs import play_stages
 
-from reflectrl.config import load_recipe
+from reflectrl.config import dump_recipe, load_recipe, load_saved_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import LEDGER
 from reflectrl.core.version import FORMAT, OtherVersion
@@ -128,3 +128,13 @@ def test_an_option_that_was_added_since_is_as_it_was_while_it_has_its_default(tm
     ):
         with pytest.raises(InvalidInput, match=re.escape(told)):
             folder.check(load_recipe("number_line/nano", [override]), "rlft")
+
+
+def test_a_setting_without_effect_is_read_in_an_old_folder_and_refused_in_a_new_recipe(tmp_path: Path) -> None:
+    now, path = dump_recipe(load_recipe("gym_cards/nano_number_line_rl4vlm")), tmp_path / "recipe.yaml"
+    path.write_text(now.replace("label_smoothing: 0.0", "label_smoothing: 0.2"))
+    saved = load_saved_recipe(path)
+    assert saved.sft.policy.label_smoothing == 0.2  # as its stages.json says
+    assert load_recipe(saved, ["seed=3"]).sft.policy.label_smoothing == 0.2
+    with pytest.raises(InvalidInput, match="label_smoothing: .* set it to 0"):
+        load_recipe(path)

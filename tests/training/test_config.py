@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from tiny_rlft import config
+from tiny_rlft import config, run
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput
+from reflectrl.prompts import PromptFormat
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,7 @@ from reflectrl.core import InvalidInput
         ({"baseline": "mean"}, "baseline.*'mean'.*'leave_one_out'"),
         ({"num_iterations": 2}, "ppo"),  # several updates a batch need a clip range
         ({"num_minibatches": 2}, "ppo"),
+        ({"target_kl": 0.1}, "target_kl"),  # of one update
         ({"episodes": 6, "episodes_per_task": 4}, "episodes"),  # an incomplete group
         ({"episodes": 0}, "episodes"),
         ({"fsdp": True}, "FSDP"),
@@ -22,6 +24,22 @@ from reflectrl.core import InvalidInput
 def test_settings_that_contradict_each_other_are_refused(tmp_path, options, fact):
     with pytest.raises(InvalidInput, match=fact):
         config(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "fact"),
+    [
+        ("json", {"kl": 0.1}, "terms.kl"),
+        ("enumerated", {"thought_lambda": 0.2}, "thought_lambda=0.2"),
+        ("enumerated", {"rewards": {"env": 1.0, "format": 1.0}}, "rewards names format"),
+        ("thought_choice", {"rewards": {"env": 1.0, "illegal": -1.0}}, "rewards names illegal"),
+        ("enumerated", {"temperature": 0.5}, "temperature=0.5"),
+        ("enumerated", {"max_completion_length": 9}, "max_completion_length=9"),
+    ],
+)
+def test_settings_without_effect_with_the_action_mode_of_the_layout_are_refused(tmp_path, mode, options, fact):
+    with pytest.raises(InvalidInput, match=fact):
+        run(tmp_path, layout=PromptFormat(history=0, labels="letters", action_mode=mode), **options)
 
 
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])

@@ -28,7 +28,6 @@ OPTIONS = {
     "num_iterations": 2,
     "num_minibatches": 2,
     "epsilon": 0.2,
-    "max_completion_length": 5,
     "max_reflection_length": 6,
     "reflection_temperature": 0.8,
     "save_every": 2,
@@ -47,14 +46,19 @@ def two_players(folder, seed=0):
     return model
 
 
-def layout_of(mode):
-    return replace(LAYOUT, action_mode=mode)
+def options_of(mode):
+    """Return options with the layout of a mode; only a policy that thinks has a length of its thoughts."""
+    return {
+        **OPTIONS,
+        "layout": replace(LAYOUT, action_mode=mode),
+        **({} if mode == "enumerated" else {"max_completion_length": 5}),
+    }
 
 
 @pytest.fixture(scope="module", params=["enumerated", "thought_choice"])
 def straight(request, tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("straight")
-    return run(folder, two_players(folder), layout=layout_of(request.param), **OPTIONS).train()
+    return run(folder, two_players(folder), **options_of(request.param)).train()
 
 
 def test_before_the_first_update_all_ratios_are_one_and_each_player_then_moves(straight):
@@ -106,7 +110,7 @@ def test_both_adapters_learn_and_their_base_does_not(straight, tmp_path):
 
 
 def test_a_killed_training_goes_on_as_if_it_had_not_stopped(straight, tmp_path):
-    options = {**OPTIONS, "layout": straight.trainer.layout}
+    options = options_of(straight.trainer.layout.action_mode)
     killed = run(tmp_path, two_players(tmp_path), **options, dies_after=2)
     with pytest.raises(Killed):
         killed.train()
@@ -119,7 +123,7 @@ def test_a_killed_training_goes_on_as_if_it_had_not_stopped(straight, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "need"),
-    [({"kl": 0.1}, "terms without kl"), ({"layout": layout_of("json")}, "not json")],
+    [({"kl": 0.1}, "terms without kl"), (options_of("json"), "not json")],
 )
 def test_what_knows_nothing_of_a_trained_reflector_is_refused(options, need, tmp_path):
     with pytest.raises(InvalidInput, match=need):

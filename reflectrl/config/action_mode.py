@@ -1,0 +1,42 @@
+"""Settings of RLFT that have an effect with some of the policy's action modes only."""
+
+from __future__ import annotations
+
+from reflectrl.config.rlft import TEXT_REWARDS, RLFTSettings
+from reflectrl.core import InvalidInput
+from reflectrl.prompts.format import ActionMode
+
+
+def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: bool) -> None:
+    """Check that settings about what a policy writes, or about its menu, have an effect with its action mode.
+
+    Args:
+        settings: settings of the training.
+        mode: action mode of the policy.
+        reflects: whether a reflector is trained as well, which writes in any mode.
+
+    Raises:
+        InvalidInput: a setting that has no effect.
+
+    """
+    silent = mode == "enumerated"
+    if silent and not reflects and settings.thought_lambda != RLFTSettings.thought_lambda:
+        raise InvalidInput(
+            f"thought_lambda={settings.thought_lambda:g} was given, but with action_mode=enumerated there are no "
+            "thoughts; remove it, or set action_mode to thought_choice or json"
+        )
+    if silent and settings.terms.sft_thought is not None:
+        raise InvalidInput(
+            "terms.sft_thought was given, but with action_mode=enumerated there are no thoughts to correct; remove it "
+            "and the corrector, or set action_mode to thought_choice or json"
+        )
+    if settings.terms.kl is not None and mode == "json":
+        raise InvalidInput(
+            "terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set action_mode "
+            "to enumerated or thought_choice"
+        )
+    for source in (each for each in settings.rewards if mode not in TEXT_REWARDS.get(each, (mode,))):
+        raise InvalidInput(
+            f"rewards names {source}, but action_mode is {mode}; set that to {' or '.join(TEXT_REWARDS[source])}, or "
+            "remove the reward"
+        )
