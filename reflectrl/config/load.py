@@ -155,16 +155,16 @@ def check_recipe(recipe: Recipe) -> None:
         else:
             for split in [split for split in recipe.eval.splits if split not in env.splits]:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
-            if (unseen := _unseen(recipe, env)) is not None:
+            if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
                 problems.setdefault(unseen, f"{where}: {unseen}")
     if problems:
         raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
 
 
-def _unseen(recipe: Recipe, env: NatLangEnv) -> str | None:
-    """Return why players of ``recipe`` that read pictures cannot see a state of ``env``; ``None`` if they can."""
+def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> str | None:
+    """Return why players of ``recipe`` cannot see a state of ``env``, made with ``options``; ``None`` if they can."""
     layout = recipe.layout(env.instructions)
-    if not layout.images:
+    if not layout.images and options.get("observation") != "image":
         return None
     env.reset(seed=0)
     try:
@@ -172,6 +172,12 @@ def _unseen(recipe: Recipe, env: NatLangEnv) -> str | None:
             layout.prompt(role, env.observation, (), {})
     except InvalidInput as error:
         return str(error)
+    blind = [role for role in recipe.reading_roles if role not in layout.images]
+    if blind and not env.observation.text.strip():
+        return (
+            f"states are shown as pictures without text, but these players read text: {', '.join(blind)}; set the "
+            "environment's option observation to both, or choose players that read pictures"
+        )
     return None
 
 

@@ -206,6 +206,20 @@ class Recipe(Section):
         images = tuple(role for role, seen in {**roles, **judges}.items() if seen is not None and seen.images)
         return replace(self.prompt.layout(instructions), images=(*images, *remembers))
 
+    @property
+    def reading_roles(self) -> tuple[str, ...]:
+        """Roles whose players read the states, not only the environment's hints."""
+        players = self.players
+        reads = {
+            "policy": True,
+            "reflector": players.reflector.player not in ("expert", "none"),
+            "planner": players.planner is not None,
+            "memory": players.memory is not None or self.eval.memory is not None,
+            "corrector": players.corrector is not None and players.corrector.player in ("local", "remote"),
+            "rater": players.rater is not None,
+        }
+        return tuple(role for role, there in reads.items() if there)
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         if self.rlft is None and "rlft" in self.eval.policies:

@@ -60,6 +60,10 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
         ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
         ({"rlft": {"rewards": {"format": 1.0}}}, "rewards names format"),
+        (
+            {"prompt": {"action_mode": "thought_choice"}, "rlft": {"rewards": {"illegal": -1.0}}},
+            "rewards names illegal, but action_mode is thought_choice",
+        ),
         ({"rlft": {"terms": {"sft_thought": {}}}}, "go together"),
         ({"players": {"corrector": {}}}, "go together"),
         (

@@ -110,6 +110,22 @@ def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything
         check_recipe(load_recipe(RECIPE, ["env.options.observation=text"]))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "blind"),
+    [
+        (["model.images=false"], "policy"),
+        (["players.reflector.player=remote"], "reflector"),
+        (["players.memory={}"], "memory"),
+        (["players.planner={player: expert}"], "planner"),
+        (["players.rater={player: remote}", "rlft.rewards={rater: 1.0}"], "rater"),
+    ],
+)
+def test_x2_players_that_read_text_are_refused_where_pictures_have_none(overrides, blind):
+    with pytest.raises(rl.InvalidInput, match=rf"env\.options: .* read text: {blind}; .* observation to both"):
+        check_recipe(load_recipe(RECIPE, overrides))
+    check_recipe(load_recipe(RECIPE, [*overrides, "env.options.observation=both"]))
+
+
 @pytest.mark.slow
 def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
     recipe = load_recipe("rap/nano_images", SMALL)
@@ -132,7 +148,10 @@ def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
     [
         (("policy",), (*WITH_TEXT, TEXT_MODEL)),
         (("policy", "reflector"), WITH_TEXT),
-        (("policy", "reflector"), ("prompt.action_mode=json", "players.policy.max_new_tokens=8")),
+        (
+            ("policy", "reflector"),
+            ("prompt.action_mode=json", "players.policy.max_new_tokens=8", "sft.policy.label_smoothing=0"),
+        ),
         (("policy", "reflector"), ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8")),
         (("policy", "reflector"), ("model.lora={r: 4}", "rlft.baseline=value", "rlft.terms.value.coef=0.5")),
     ],

@@ -25,7 +25,13 @@ COMBINED = {
         "players.corrector.player=expert",
         "rlft.terms.sft_thought.coef=1.0",
     ),
-    "JSON, with replay": ("prompt.action_mode=json", SILENT, "rlft.replay_size=8", "rlft.replay_episodes=2"),
+    "JSON, with replay": (
+        "prompt.action_mode=json",
+        "sft.policy.label_smoothing=0",
+        SILENT,
+        "rlft.replay_size=8",
+        "rlft.replay_episodes=2",
+    ),
 }
 VALUE = ("rlft.baseline=value", "rlft.terms.value.coef=0.5", "rlft.num_iterations=2", "rlft.terms.ppo.epsilon=0.2")
 
