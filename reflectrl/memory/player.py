@@ -79,6 +79,11 @@ class Memory:
         """True if the keys come from reflections or thoughts, so that the memory speaks after the reflector."""
         return self._key in ("action", "either") or self._planner is not None
 
+    @property
+    def misses(self) -> tuple[int, int]:
+        """Number of queries so far, and of those without a key, for the key ``planner``; 0 for other keys."""
+        return (self.counts.asked, self.counts.key_misses) if self._key == "planner" else (0, 0)
+
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return the windows for each view as text."""
         written = [_thought(view) if self._planner is not None else view.said.get("planner", "") for view in views]

@@ -113,6 +113,10 @@ class WritingPolicy(LMPolicy):
             return None
         return self._encoder.tokens(prompt, self._writer.max_new_tokens + len(self._after)), text, tokens
 
+    def was_truncated(self, decision: Decision) -> bool:
+        """Return whether a text was cut off at the maximum length, before the token that ends it."""
+        return text_of(decision).ids[-1] != self._writer.end
+
     def _prompts(self, views: Sequence[MenuView]) -> list[Tokens]:
         return self._encoder.rows([view.prompt for view in views], self._writer.max_new_tokens + len(self._after))
 

@@ -1,6 +1,16 @@
 """Protocols of players and policies, and players without a local model."""
 
-from reflectrl.players.base import Informed, Player, Policy, ReadsHints, Remembers, Seat, acting, reflecting
+from reflectrl.players.base import (
+    CountsMisses,
+    Informed,
+    Player,
+    Policy,
+    ReadsHints,
+    Remembers,
+    Seat,
+    acting,
+    reflecting,
+)
 from reflectrl.players.scripted import (
     CarelessExpert,
     ExpertCorrector,
@@ -15,6 +25,7 @@ from reflectrl.players.scripted import (
 
 __all__ = [
     "CarelessExpert",
+    "CountsMisses",
     "ExpertCorrector",
     "ExpertPolicy",
     "ExpertReflector",

@@ -52,6 +52,16 @@ class Remembers(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsMisses(Protocol):
+    """A player that counts its queries to a model, for the metrics of training."""
+
+    @property
+    def misses(self) -> tuple[int, int]:
+        """Number of queries so far, and of those to which the model gave nothing usable."""
+        ...
+
+
 class ReadsHints:
     """Marker base class of players that are given the expert's hints, such as the expert itself or a person."""
 
@@ -66,6 +76,11 @@ class Informed(ReadsHints):
 
     def __init__(self, player: Player) -> None:
         self._player = player
+
+    @property
+    def misses(self) -> tuple[int, int]:
+        """Counts of the player, see ``CountsMisses``; 0 for one that counts nothing."""
+        return self._player.misses if isinstance(self._player, CountsMisses) else (0, 0)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return the player's words."""

@@ -57,6 +57,10 @@ class RemoteReflector(CachedPlayer):
         return [Utterance(reply.value, reply.tokens) for reply in replies]
 
 
+_UNUSABLE = "no usable reply"
+"""Marks, by identity, a thought about which the model gave no usable reply."""
+
+
 class RemoteCorrector:
     """A frozen chat model that rewrites wrong thoughts."""
 
@@ -76,6 +80,8 @@ class RemoteCorrector:
         thought.
         """
         self.client = ChatClient(endpoint, journal, account, skip_failures=instead is not None)
+        self.misses = (0, 0)
+        """Number of thoughts that the model was asked about so far, and of those without a usable reply."""
         self._instead = instead
         self._images = images
         self._questions = questions
@@ -91,13 +97,18 @@ class RemoteCorrector:
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
         chats = [corrector_chat(view, images=self._images, questions=self._questions) for view, _ in asked]
         replies = self.client.ask_many(
-            chats, [read_correction] * len(chats), [repr(draw) for _, draw in asked], instead=self._instead
+            chats,
+            [read_correction] * len(chats),
+            [repr(draw) for _, draw in asked],
+            instead=None if self._instead is None else _UNUSABLE,
         )
-        corrected = {id(view): reply for (view, _), reply in zip(asked, replies, strict=True)}
-        return [
-            Utterance(corrected[id(view)].value, corrected[id(view)].tokens) if id(view) in corrected else Utterance("")
-            for view in views
-        ]
+        unusable = [reply.value is _UNUSABLE for reply in replies]
+        self.misses = (self.misses[0] + len(replies), self.misses[1] + sum(unusable))
+        said = {
+            id(view): Utterance(self._instead or "" if missed else reply.value, reply.tokens)
+            for (view, _), reply, missed in zip(asked, replies, unusable, strict=True)
+        }
+        return [said.get(id(view), Utterance("")) for view in views]
 
 
 class RemotePolicy:

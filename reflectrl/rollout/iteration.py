@@ -25,7 +25,7 @@ class Iteration(EpisodeMeans, IterationPlace):
     success_by_group: Mapping[str, float]
     """Success rate of the fresh episodes by group of tasks; empty where the environment has no groups."""
     loss: float = metric("update/loss", "Loss", panel=True, late=True)
-    """Loss, as the mean over the updates of the iteration."""
+    """Loss with all its terms, as the mean over the updates of the iteration; 0 without updates."""
     kl: float = metric("update/kl", "KL divergence", panel=True, late=True)
     """Estimated KL divergence of the updated policy from the sampling policy in nats, over text and action and without
     ``thought_lambda``: mean over the steps of new episodes and the updates."""
@@ -44,6 +44,19 @@ class Iteration(EpisodeMeans, IterationPlace):
         "rollout/memory_hits", "Steps with something remembered", fraction=True, panel=True, late=True, default=None
     )
     """Fraction of the steps at which the memory showed something; ``None`` without a memory."""
+    memory_key_misses: float | None = metric(
+        "rollout/memory_key_misses", "Steps without a key", fraction=True, late=True, default=None
+    )
+    """Fraction of a memory's queries for which the planner gave no key; ``None`` unless the key is ``planner``."""
+    rater_std: float | None = metric(
+        "rollout/rater_std", "Spread of ratings", low=0.0, panel=True, late=True, default=None
+    )
+    """Standard deviation of the rewards for ratings; ``None`` without a rater. Where ratings are the only rewards and
+    all are equal, the iteration has no update."""
+    rater_invalid: float | None = metric(
+        "rollout/rater_invalid", "Episodes without a rating", fraction=True, late=True, default=None
+    )
+    """Fraction of the episodes without a rating; ``None`` without a rater."""
     thought_tokens: float | None = metric(
         "rollout/thought_tokens", "Tokens written a step", low=0.0, panel=True, late=True, default=None
     )
@@ -81,6 +94,20 @@ class Iteration(EpisodeMeans, IterationPlace):
         "rollout/thought_corrected", "Corrected thoughts", fraction=True, panel=True, late=True, default=None
     )
     """Fraction of the thoughts that a corrector rewrote; ``None`` without a corrector."""
+    thought_truncated: float | None = metric(
+        "rollout/thought_truncated", "Truncated texts", fraction=True, late=True, default=None
+    )
+    """Fraction of the texts that the token limit cut off; ``None`` for reflections of a trained reflector."""
+    corrector_invalid: float | None = metric(
+        "rollout/corrector_invalid", "Thoughts without a usable answer", fraction=True, late=True, default=None
+    )
+    """Fraction of a chat model's corrections that were not usable; ``None`` for other correctors."""
+    imitated: float | None = metric("update/imitated", "Imitated thoughts", low=0.0, late=True, default=None)
+    """Mean number of corrected thoughts that an update imitated; ``None`` without ``sft_thought`` or updates."""
+    imitated_too_long: float | None = metric(
+        "update/imitated_too_long", "Corrections that are too long", low=0.0, late=True, default=None
+    )
+    """Mean number of corrected thoughts that an update drew but left out because they are too long."""
     thought_kl: float | None = metric(
         "update/thought_kl", "KL divergence of thoughts", panel=True, late=True, default=None
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 from reflectrl.core import Trajectory
@@ -143,6 +143,18 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
         illegal=fmean(turn.illegal or not turn.decision.choice.legal for turn in turns),
         entropy=fmean(turn.decision.entropy for turn in turns),
     )
+
+
+def rating_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Return the fields ``rater_*`` of ``Iteration``, by name; empty without a rater, NaN without any rating."""
+    last = [trajectory.turns[-1] for trajectory in trajectories]
+    if not any("rater" in turn.said for turn in last):
+        return {}
+    ratings = [turn.rewards["rater"] for turn in last if "rater" in turn.rewards]
+    return {
+        "rater_std": pstdev(ratings) if ratings else math.nan,
+        "rater_invalid": 1 - len(ratings) / len(last),
+    }
 
 
 def memory_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:

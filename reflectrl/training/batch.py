@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.rlft import RLFTSettings
-from reflectrl.core import Decision, Trajectory, Turn
+from reflectrl.core import Decision, Trajectory, Turn, WorkFailed
+from reflectrl.players import Seat
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
@@ -58,6 +59,22 @@ def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
     return all(any(source in _sources(turn) for turn in trajectory.turns) for source in weights)
 
 
+def all_scored(fresh: Sequence[Trajectory], weights: Mapping[str, float], iteration: int) -> list[Trajectory]:
+    """Return the episodes to learn from: those that every source rewarded.
+
+    Raises:
+        WorkFailed: there are none.
+
+    """
+    learned = [episode for episode in fresh if scored(episode, weights)]
+    if not learned:
+        raise WorkFailed(
+            f"no episode of iteration {iteration} was rewarded by all of {', '.join(weights)}, so there is nothing to "
+            "learn from: fix the rater, then continue from the last checkpoint (the same command)."
+        )
+    return learned
+
+
 def _sources(turn: Turn) -> Mapping[str, float]:
     """Return the rewards of a turn by source, including ``illegal`` if the turn has a reward ``format``."""
     legal = turn.rewards.get("format")
@@ -80,6 +97,31 @@ def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> li
         sum(weight * rewards[source] for source, weight in weights.items() if source in rewards)
         for rewards in map(_sources, trajectory.turns)
     ]
+
+
+def rated_alike(
+    learned: Sequence[Trajectory],
+    weights: Mapping[str, float],
+    seats: Sequence[Seat],
+    gather: Callable[..., list[list[float]]],
+) -> bool:
+    """Return whether there is nothing to learn: only ratings at the end are rewards, and they do not differ.
+
+    Args:
+        learned: the episodes of this process, each with a rating.
+        weights: weights of the sources of rewards.
+        seats: the frozen players.
+        gather: exchanges numbers between processes; returns one list per process.
+
+    """
+    raters, sources = {seat.role for seat in seats if seat.when == "episode_end"}, {n for n, w in weights.items() if w}
+    if not sources or not sources <= raters:
+        return False
+    rewards = [weighted_rewards(trajectory, weights) for trajectory in learned]
+    earlier = any(any(each[:-1]) for each in rewards)
+    ends = [each[-1] for each in rewards]
+    low, high, others, counts = zip(*gather(min(ends), max(ends), earlier, len(ends)), strict=True)
+    return min(low) == max(high) and not any(others) and sum(counts) > 1
 
 
 def step_samples(

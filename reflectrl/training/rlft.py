@@ -32,26 +32,26 @@ from reflectrl.models.policy import Scores
 from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
-from reflectrl.rollout import episode_metrics, memory_means
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.thoughts import known, thought_means
+from reflectrl.rollout.thoughts import known
 from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
 from reflectrl.training.batch import (
     StepSample,
     advantages_by_episode,
+    all_scored,
     gaps,
     minibatches,
+    rated_alike,
     references,
-    scored,
     step_samples,
 )
 from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
-from reflectrl.training.divergences import Divergences
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
+from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
 from reflectrl.training.ranks import episodes_of_ranks, numbers_of_ranks
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
@@ -144,11 +144,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._failures = failures or Path(args.output_dir) / "failures"
         self._schedule = self._iterations()
         self._minibatch: list[StepSample] | None = None
-        self._losses: list[tuple[float, float, float]] = []  # (loss, kl, clipped) of each update of this iteration
-        self._norms: list[float] = []
+        self._measures = Measures(self.policy, self.seats, self.imitation)
         self._learning_rate = 0.0
-        self._divergences = Divergences()
-        self._gaps: list[float] = []  # differences of log-probabilities in the rollout and before the first update
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -178,7 +175,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         """Run all iterations: rollout, advantages, minibatches, metrics (Algorithm 1, lines 23-36).
 
         Yields each minibatch, after which the optimizer steps, and at the end of an iteration its metrics, after which
-        Trainer logs and saves a checkpoint. Minibatches are empty once the KL divergence has exceeded ``target_kl``.
+        Trainer logs and saves a checkpoint. Minibatches are empty once the KL divergence has exceeded ``target_kl``, or
+        if all episodes are rated alike.
 
         Raises:
             WorkFailed: the environment or the rating failed in all episodes of an iteration.
@@ -190,17 +188,12 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             stage, args = self.curriculum.stage, self.args
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
+            self._measures.begin()
             fresh = self._play(stage)  # line 25: B episodes with the frozen players and the current policy
             replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
             with part("advantages"):  # line 29
-                learned = [episode for episode in fresh if scored(episode, args.rewards)]
-                if not learned:
-                    raise WorkFailed(
-                        f"no episode of iteration {self.iteration} was rewarded by all of "
-                        f"{', '.join(args.rewards)}, so there is nothing to learn from: fix the rater, then "
-                        "continue from the last checkpoint (the same command)."
-                    )
+                learned = all_scored(fresh, args.rewards, self.iteration)
                 self.imitation.add(fresh)
                 for player in self.learners:
                     player.remember(episodes_of_ranks(self.accelerator, fresh))
@@ -212,9 +205,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             if (first := self._first_weights) is not None:
                 samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
-            self._losses, self._norms, self._gaps = [], [], []
+            skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
             for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):
-                yield [] if self._went_far() else minibatch
+                yield [] if skipped or self._went_far() else minibatch
 
             done = self._measure(fresh, len(replayed))
             if args.terms.entropy and self.entropy_coef is not None:
@@ -260,15 +253,12 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def _went_far(self) -> bool:
         """Return whether the KL divergence of the last minibatch, averaged over processes, exceeds ``target_kl``."""
-        kl = self._losses[-1][1] if self._losses else 0.0
+        kl = self._measures.updates[-1][1] if self._measures.updates else 0.0
         return self.args.target_kl is not None and fmean(each for (each,) in self._gather(kl)) > self.args.target_kl
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
-        loss, kl, clipped = (sum(column) / len(self._losses) for column in zip(*self._losses, strict=True))
-        local = {**episode_metrics(fresh).means, **thought_means(fresh), "loss": loss, "kl": kl, "clipped": clipped}
-        local |= {"grad_norm": sum(self._norms) / len(self._norms), "logprob_gap": fmean(self._gaps or [0.0])}
-        local |= {**self._divergences.means(), **memory_means(fresh)}
+        local = self._measures.means(fresh)
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
@@ -320,9 +310,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 max_tokens=self.args.micro_batch_tokens,
             )
         watched: list[Tensor] = []
+        imitated = 0.0
         for thoughts in self.imitation.losses(model, self.args, self.state.global_step, len(samples)):
             with self.accelerator.no_sync(model), part("update: thoughts"):
                 self.accelerator.backward(thoughts)
+            imitated += thoughts.item()
         for forward in parts:
             with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():
@@ -334,7 +326,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         columns = zip(*torch.stack(watched).tolist(), strict=True)  # one transfer from the device
         total, kl, clipped = map(sum, columns)
         fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
-        self._losses.append((mean := total / len(samples), kl / fresh, clipped / fresh))
+        mean = total / len(samples) + imitated
+        self._measures.updates.append((mean, kl / fresh, clipped / fresh))
         self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
@@ -343,9 +336,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         weight = self.args.thought_lambda
         logprobs = scores.logprobs + weight * scores.thought_logprobs
         played = [each.decision.joint_logprob(weight) for each in samples]
-        self._divergences.add(samples, scores)
-        if not self._losses:
-            self._gaps += gaps(samples, played, logprobs.tolist())
+        self._measures.divergences.add(samples, scores)
+        if not self._measures.updates:
+            self._measures.gaps += gaps(samples, played, logprobs.tolist())
         # replayed actions count as sampled by the current policy (self-imitation): the ratio is 1
         old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
         rows = torch.tensor([(logprob, *x.numbers) for logprob, x in zip(old, samples, strict=True)])
@@ -368,7 +361,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     def optimizer_stepped(self, control: Any) -> None:
         """Continue the iteration; end training after a request to stop, or with the last stage."""
         if self._minibatch:  # an empty minibatch has no gradient
-            self._norms.append(self.gradient_norm)
+            self._measures.norms.append(self.gradient_norm)
             if self._averaged_weights is not None:
                 average(self._averaged_weights, self.model, self.args.ema)
         upcoming = next(self._schedule, None)
@@ -380,7 +373,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def step_loss(self) -> Tensor:
         """Return the mean loss of the current minibatch on this process."""
-        return torch.tensor(self._losses[-1][0] if self._losses else 0.0, device=self.args.device)
+        updates = self._measures.updates
+        return torch.tensor(updates[-1][0] if updates else 0.0, device=self.args.device)
 
     def broken_step(self) -> BrokenStep:
         """Return the report of the current minibatch, for a loss that is not finite."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -67,6 +69,7 @@ class Imitation:
         self.corrections: list[Correction] = []
         self.steps = 0
         """Number of steps, corrected or not, from which ``corrections`` come."""
+        self._counts: list[tuple[float, float]] = []  # of each update: rows that were imitated, and too long ones
 
     def add(self, played: Sequence[Trajectory]) -> None:
         """Add the corrections of an iteration's fresh episodes."""
@@ -92,6 +95,7 @@ class Imitation:
         drawn = self._drawn(count, random.Random(derive_seed(args.seed, "thoughts", update, args.process_index)))
         found = [self._policy.to_imitate(each.prompt, each.thought, each.action) for each in drawn]
         examples = [TextExample(*each) for each in found if each is not None]
+        self._counts.append((len(examples), len(found) - len(examples)))
         rows = [(*example.prompt, *example.completion) for example in examples]
         weight = self._term.at(update / args.max_steps) / (count if self._term.sample == "all" else len(rows) or 1)
         for indices in split(rows, tokens=args.micro_batch_tokens, trees=False) if rows else ():
@@ -105,6 +109,17 @@ class Imitation:
             return rng.sample(self.corrections, min(count, len(self.corrections)))
         steps = rng.sample(range(self.steps), min(count, self.steps))
         return [self.corrections[at] for at in steps if at < len(self.corrections)]
+
+    def means(self) -> dict[str, float]:
+        """Return the fields ``imitated`` and ``imitated_too_long`` of ``Iteration``, and reset; empty without a term.
+
+        They are NaN without updates.
+        """
+        counts, self._counts = self._counts or [(math.nan, math.nan)], []
+        if self._term is None:
+            return {}
+        used, too_long = zip(*counts, strict=True)
+        return {"imitated": fmean(used), "imitated_too_long": fmean(too_long)}
 
     def state(self, path: Path) -> dict[str, Any]:
         """Return the corrections as plain JSON values for the file ``path``; pictures are written beside it."""

@@ -28,9 +28,12 @@ RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoi
 
 MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name} - {
     "update/action_kl",
-    "rollout/memory_hits",
+    "update/imitated",
+    "update/imitated_too_long",
+    *(f"rollout/{name}" for name in ("memory_hits", "memory_key_misses", "rater_std", "rater_invalid")),
+    "rollout/corrector_invalid",
 }
-"""Names of the metrics of every policy; the others belong to policies with thoughts or a memory."""
+"""Names of the metrics of every policy; the others belong to policies with thoughts, a memory or a rater."""
 
 
 def trained_killed_and_trained_on(run: Path, tracker: str, **environment: str) -> str:

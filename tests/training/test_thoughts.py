@@ -20,7 +20,8 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.thinking import writing_policy
-from reflectrl.players import ExpertCorrector, RandomPolicy, Seat
+from reflectrl.players import ExpertCorrector, Informed, RandomPolicy, Seat
+from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.raters.corrector import LocalCorrector
@@ -224,6 +225,61 @@ def test_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
         assert all(torch.equal(weights[name], plain[name]) for name in plain) == same
 
 
+def reported(folder, term=None, *seats, **options):
+    """Return the metrics of each of two iterations, and their episodes."""
+    _, trainer = trainer_of(folder, term, seats, **options)
+    lines = []
+    trainer._on_iteration = lambda done, fresh: lines.append((done, fresh))
+    trainer.train()
+    return lines
+
+
+def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_number(tmp_path):
+    corrector = Seat("corrector", Says("Up."), when="after_act")
+    losses = {}
+    for coef in (0.0, 1.0, 2.0):
+        [(done, fresh), _] = reported(tmp_path / str(coef), ThoughtTerm(coef=coef), corrector)
+        losses[coef] = done.loss
+        assert (done.imitated, done.imitated_too_long) == (sum(len(each.turns) for each in fresh), 0)
+    [(plain, _), _] = reported(tmp_path / "without")
+    assert losses[0.0] == pytest.approx(plain.loss)
+    assert (plain.imitated, plain.imitated_too_long) == (None, None)
+    assert losses[1.0] - losses[0.0] > 1  # nats a token of a model that knows nothing
+    assert losses[2.0] - losses[0.0] == pytest.approx(2 * (losses[1.0] - losses[0.0]))
+
+
+def test_corrections_that_are_too_long_are_left_out_and_counted(tmp_path):
+    corrector = Seat("corrector", Says("Number 1, target 2. " * 20), when="after_act")
+    for done, _ in reported(tmp_path, ThoughtTerm(), corrector):
+        assert done.imitated == 0
+        assert done.imitated_too_long > 0
+        assert math.isfinite(done.loss)
+
+
+def test_texts_that_the_limit_cut_off_are_counted(tmp_path):
+    end = tokenizer().eos_token_id
+    [(short, fresh), _] = reported(tmp_path)
+    ids = [turn.decision.choice.written.ids for each in fresh for turn in each.turns]
+    assert short.thought_truncated == sum(text[-1] != end for text in ids) / len(ids) > 0.5
+    assert all(len(text) == 8 for text in ids if text[-1] != end)
+
+
+@pytest.mark.parametrize("tool", [False, True])
+def test_a_corrector_without_usable_answers_is_counted_and_leaves_only_the_policy_gradient(endpoint, tool, tmp_path):
+    """G6: bounded attempts, counted, no NaN."""
+    endpoint.reply = lambda _: "no idea"
+    corrector = RemoteCorrector(endpoint.at(max_attempts=2, max_rejected=1000))
+    seat = Seat("corrector", Informed(corrector) if tool else corrector, when="after_act")
+    [(plain, _), _] = reported(tmp_path / "without")
+    [(done, fresh), (other, _)] = reported(tmp_path / "garbage", ThoughtTerm(), seat)
+    assert (done.corrector_invalid, other.corrector_invalid, plain.corrector_invalid) == (1, 1, None)
+    assert (done.thought_corrected, done.imitated, done.loss) == (0, 0, pytest.approx(plain.loss))
+    asked = sum(bool(turn.decision.choice.written.text.split()) for each in fresh for turn in each.turns)
+    assert 0 < corrector.misses[1] == corrector.misses[0]
+    assert corrector.misses[0] >= asked
+    assert len(endpoint.requests) <= 2 * corrector.misses[0]
+
+
 def test_a_policy_that_writes_nothing_cannot_imitate_thoughts():
     model = language_model("gpt2")
     add_choice_head(model)
@@ -293,7 +349,7 @@ def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_pat
     logprobs = (scores.logprobs + weight * scores.thought_logprobs).tolist()
     expected = -sum(each.advantage * logprob for each, logprob in zip(samples, logprobs, strict=True))
     assert trainer._loss(samples, scores).total.item() == pytest.approx(expected, abs=1e-4)
-    assert max(trainer._gaps) < 1e-4
+    assert max(trainer._measures.gaps) < 1e-4
 
 
 @pytest.mark.parametrize("mode", ["enumerated", *MODES])

@@ -1,0 +1,87 @@
+"""``Measures``: measurements of one iteration on this process, from its rollout to its last update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from reflectrl.core import Trajectory
+from reflectrl.models.policy import TrainablePolicy
+from reflectrl.models.reflecting import ReflectingPolicy
+from reflectrl.models.thinking import WritingPolicy
+from reflectrl.players import CountsMisses, Seat
+from reflectrl.rollout import episode_metrics, memory_means
+from reflectrl.rollout.metrics import rating_means
+from reflectrl.rollout.thoughts import thought_means
+from reflectrl.training.divergences import Divergences
+from reflectrl.training.thoughts import Imitation
+
+MISSES = {"memory": "memory_key_misses", "corrector": "corrector_invalid"}
+"""Fields of ``Iteration`` for the queries to which a player's model gave nothing usable, by role."""
+
+
+class Measures:
+    """Measurements of one iteration at a time.
+
+    Args:
+        policy: the policy that is trained.
+        seats: the frozen players.
+        imitation: the objective's term ``sft_thought``.
+
+    """
+
+    def __init__(self, policy: TrainablePolicy, seats: Sequence[Seat], imitation: Imitation) -> None:
+        self._policy = policy
+        self._imitation = imitation
+        self._counting = {
+            MISSES[seat.role]: seat.player
+            for seat in seats
+            if seat.role in MISSES and isinstance(seat.player, CountsMisses)
+        }
+        self.divergences = Divergences()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an iteration, before its rollout."""
+        self.updates: list[tuple[float, float, float]] = []
+        """Loss, KL divergence and fraction of clipped steps of each update."""
+        self.norms: list[float] = []
+        """Norm of the gradient of each update."""
+        self.gaps: list[float] = []
+        """Differences of log-probabilities in the rollout and before the first update."""
+        self._before = {name: player.misses for name, player in self._counting.items()}
+
+    def means(self, fresh: Sequence[Trajectory]) -> dict[str, float]:
+        """Return fields of ``Iteration`` for fresh episodes, as means on this process; NaN where unknown."""
+        loss, kl, clipped = (_mean(column) for column in zip(*self.updates or [(0.0,) * 3], strict=True))
+        return {
+            **episode_metrics(fresh).means,
+            **thought_means(fresh),
+            **{"loss": loss, "kl": kl, "clipped": clipped},
+            **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(self.gaps or [0.0])},
+            **self.divergences.means(),
+            **memory_means(fresh),
+            **rating_means(fresh),
+            **self._truncated(fresh),
+            **self._imitation.means(),
+            **self._misses(),
+        }
+
+    def _truncated(self, fresh: Sequence[Trajectory]) -> Mapping[str, float]:
+        """Return the fraction of the texts that the token limit cut off, but not for a reflection and a thought."""
+        if not isinstance(self._policy, WritingPolicy) or isinstance(self._policy, ReflectingPolicy):
+            return {}
+        decisions = [turn.decision for each in fresh for turn in each.turns]
+        return {"thought_truncated": fmean(map(self._policy.was_truncated, decisions))}
+
+    def _misses(self) -> Mapping[str, float]:
+        rates = {}
+        for name, player in self._counting.items():
+            asked, missed = (now - before for now, before in zip(player.misses, self._before[name], strict=True))
+            rates[name] = missed / asked if asked else math.nan
+        return rates
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
