@@ -77,7 +77,8 @@ class _Episode:
                 Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
             )
             past = (*past, action)
-        trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success)
+        last = None if rejected else env.observation.final
+        trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success, last=last)
         return TeacherEpisode(
             self._number,
             trajectory,

@@ -25,7 +25,7 @@ def store(path: Path, **options: str) -> EpisodeStore:
 def played(
     task_id: str, *steps: tuple[str, str], reward: float = 1.0, success: bool = True, plan: str = "", illegal: int = -1
 ) -> Trajectory:
-    """Return an episode of a text game from (action, reply) pairs; the last reply is lost, as in every record."""
+    """Return an episode of a text game from (action, reply) pairs; the last one's is lost, as in old files."""
     shown, turns = ["You see a table."], []
     for number, (action, reply) in enumerate(steps):
         said = {"planner": Utterance(plan)} if plan and not number else {}

@@ -104,7 +104,7 @@ def _on_product(state: State, action: str) -> State:
 def text(state: State) -> str:
     """Describe the open page in words."""
     if state.bought:
-        return f"Thank you for your order. Its score is {state.score:.2f}."
+        return "Thank you for your order."  # its score is the reward, which no rater may see
     if state.product is not None:
         return _product_text(state.product, state)
     if not state.query:

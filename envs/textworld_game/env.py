@@ -23,9 +23,12 @@ PDDL = ".tw-pddl"
 KINDS = (".z8", PDDL)
 """Files that TextWorld 1.7 can play and describe: Inform games with a ``.json`` beside them, and worlds in PDDL."""
 START = "The game begins."
+END = "The game is over."
 
 _PROMPT = re.compile(r"\n>[^\n]*\s*\Z")
 """Matches the prompt of a game with its status line, which counts the turns."""
+_VERDICT = re.compile(r"Your score has just .*?\.|\*\*\*.*")
+"""Matches what a game's last answer says about its result."""
 _HEADER = 64
 """Number of bytes of a story before those that its checksum covers."""
 _UNREACHABLE = "val1"
@@ -124,6 +127,8 @@ class TextWorldGame(NatLangEnv):
         gained = (score or 0) - self._score
         self._score += gained
         self._last = _tidy(self._state["feedback"])
+        if ended:  # what follows tells the score, which no rater may see
+            self._last = _VERDICT.sub("", self._last).strip() or END
         won = bool(self._state["won"])
         after = self._state.get("policy_commands")
         no_shorter = len(after) >= len(before) if before and after else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
@@ -55,6 +55,11 @@ class Observation:
     """Actions that are legal in nearly all states of this episode, not necessarily in this one. They are the same in
     every state, so prompts may list them before the history (``prompt.menu=first``), where their tokens keep their
     position."""
+
+    @property
+    def final(self) -> Observation:
+        """The same observation without actions, for the end of an episode."""
+        return replace(self, actions=(), common=())
 
     @property
     def full_text(self) -> str:
@@ -215,6 +220,9 @@ class Trajectory:
     success: bool
     last_value: float = 0.0
     """The value head's estimate of the return from the state in which the episode was truncated; 0 without a head."""
+    last: Observation | None = None
+    """Observation after the last action, without actions; ``None`` in files of earlier versions, and for an episode
+    that was left before its end. Raters and memories see it, policies and reflectors never do."""
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from reflectrl.core import Image, Trajectory
+from reflectrl.core import Image, Observation, Trajectory
 
 NOTHING_DONE = ("Nothing happens.", "Invalid action!")
 """Answers of ALFWorld and WebShop to an action that had no effect."""
@@ -20,7 +20,7 @@ class Step:
 
     action: str
     observation: str
-    """Observation after the action; empty after the last one, since a trajectory ends with the state before it."""
+    """Observation after the action; empty after the last one of an episode that an earlier version recorded."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def experience_of(trajectory: Trajectory, *, pictured: bool = False) -> Experien
     that begins with ``think``) with a list of places, only the first sentence is kept.
     """
     turns = trajectory.turns
-    after = [news(turn.observation.text, last) for turn, last in zip(turns[1:], trajectory.actions, strict=False)]
-    shown = [*(turn.observation.images for turn in turns[1:]), ()]
+    after = [*(turn.observation for turn in turns[1:]), trajectory.last or Observation("", ())]
     steps = []
-    for turn, observation, images in zip(turns, [*after, ""], shown, strict=True):
+    for turn, seen in zip(turns, after, strict=True):
+        observation, images = news(seen.text, turn.decision.action), seen.images
         if turn.illegal or any(words in observation for words in NOTHING_DONE):
             continue
         action = _without_places(turn.decision.action)

@@ -6,7 +6,7 @@
     reflector   before_act      yes    yes   no    planner, memory
     policy      the act         yes    yes   yes   planner, memory, reflector
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
-    rater       episode_end     last   all   no    none                          every state of the episode
+    rater       episode_end     last   all   no    none                          every state, and the one at the end
 
 The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
 also see the id and the group of the task, which no text shows; the memory also sees its own words and the policy's
@@ -51,6 +51,8 @@ class State:
     """Hints of the expert, where a player reads them."""
     visited: tuple[Observation, ...] = ()
     """(t,) observations in which the actions of ``past`` were chosen; read by raters only."""
+    last: Observation | None = None
+    """Observation after the last action of a finished episode, if it is known; read by raters only."""
     reading: Reading | None = None
     """Judgement of the environment on the policy's thought; read by correctors that read hints."""
     before: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +79,8 @@ class View:
     """Action that was just chosen, for a corrector."""
     visited: tuple[Observation, ...] = ()
     """(t,) observations in which the actions of ``past`` were chosen, for a rater."""
+    last: Observation | None = None
+    """Observation after the last action, for a rater; ``None`` if it is unknown."""
     before: Mapping[str, str] = field(default_factory=dict)
     """Words of the memory and thought of the policy at the previous step, for a memory."""
     task_id: str = ""
@@ -116,6 +120,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
         said,
         state.hints if hints else None,
         visited=state.visited if role == "rater" else (),
+        last=state.last if role == "rater" else None,
         before=_words_before(state) if role == "memory" else {},
         task_id=state.task_id if recalls else "",
         task_type=state.task_type if recalls else "",

@@ -96,7 +96,8 @@ class _Slot:
         self.turns.append(Turn(observation, move.menu.actions, move.said, move.decision, rewards, info["illegal"]))
         if terminated or truncated:
             task, seed, turns = self.episode.task, self.episode.seed, tuple(self.turns)
-            self.trajectory = Trajectory(task, seed, turns, terminated, truncated, info["success"])
+            last = self.env.observation.final
+            self.trajectory = Trajectory(task, seed, turns, terminated, truncated, info["success"], last=last)
 
 
 def rollout(

@@ -17,8 +17,8 @@ from reflectrl.rollout.image_files import with_images, without_images
 
 FORMAT = "reflectrl-trajectories"
 VERSION = 5
-HOLDERS = ("turns", "observation")
-"""Path of field names to the objects of a trajectory that have images, see ``image_files``."""
+HOLDERS = ("turns.observation", "last")
+"""Paths of field names to the objects of a trajectory that have images, see ``image_files``."""
 
 T = TypeVar("T")
 
@@ -57,6 +57,11 @@ def append_records(path: Path, form: str, header: Header, records: Sequence[Any]
     append_jsonl(path, records if begun else (_first_line(form, header), *records))
 
 
+def trajectory_of(value: object, where: str) -> Trajectory:
+    """Decode a trajectory, whose ``last`` files of earlier versions lack; raise as ``decode`` does."""
+    return decode(Trajectory, {"last": None, **value} if isinstance(value, dict) else value, where)
+
+
 def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | None = None) -> tuple[Header, list[T]]:
     """Read header and records of a file that ``write_records`` wrote.
 
@@ -64,14 +69,12 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | 
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
 
     """
-    header, records = _read(path, form)
-    if holders is not None:
-        records = [(at, with_images(value, path, at, holders)) for at, value in records]
+    header, records = _read(path, form, holders)
     return header, [decode(kind, value, at) for at, value in records]
 
 
-def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
-    """Return the header of a file, and the values of its other lines, each with ``FILE, line N``."""
+def _read(path: Path, form: str, holders: Sequence[str] | None) -> tuple[Header, list[tuple[str, object]]]:
+    """Return the header of a file, and the values of its other lines with their images, each with ``FILE, line N``."""
     lines = list(read_jsonl(path))
     if not lines:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
@@ -85,7 +88,8 @@ def _read(path: Path, form: str) -> tuple[Header, list[tuple[str, object]]]:
             f"{where} names version {found[1]!r} of {form!r}, which another version of reflectrl wrote; this one reads "
             f"version {VERSION}: use that version, or make the run again in a new folder."
         )
-    return decode(Header, given, where), lines[1:]
+    records = [(at, value if holders is None else with_images(value, path, at, holders)) for at, value in lines[1:]]
+    return decode(Header, given, where), records
 
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
@@ -100,4 +104,5 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
 
     """
-    return read_records(path, FORMAT, Trajectory, HOLDERS)
+    header, records = _read(path, FORMAT, HOLDERS)
+    return header, [trajectory_of(value, at) for at, value in records]

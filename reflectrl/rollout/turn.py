@@ -174,7 +174,7 @@ def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: Pro
 def end_of(trajectory: Trajectory) -> State:
     """Return the last state in which an action was chosen, with all actions and observations of the episode."""
     visited = tuple(turn.observation for turn in trajectory.turns)
-    return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited)
+    return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited, last=trajectory.last)
 
 
 def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Trajectory:

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from reflectrl.core import Trajectory
-from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.jsonl import encode
 from reflectrl.players import Remembers
 from reflectrl.rollout.image_files import with_images, without_images
-from reflectrl.rollout.record import HOLDERS
+from reflectrl.rollout.record import HOLDERS, trajectory_of
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.thoughts import Imitation
@@ -75,7 +75,7 @@ class RLFTCheckpoints(Checkpoints):
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
         rows = with_images(state["replay"], path, str(path), HOLDERS)
-        self.replay.extend(decode(Trajectory, row, str(path)) for row in rows)
+        self.replay.extend(trajectory_of(row, str(path)) for row in rows)
         self.imitation.restore(state["thoughts"], path)
         for player, remembered in zip(self.learners, state.get("memories", ()), strict=True):  # older versions had none
             player.restore(remembered)

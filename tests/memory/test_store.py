@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from remembered import HEADER, OneHot, played, store
 
-from reflectrl.core import InvalidInput
-from reflectrl.memory import EpisodeStore, Key, Query, Retriever, experience_of
+from reflectrl.core import InvalidInput, Observation
+from reflectrl.memory import EpisodeStore, Key, Query, Retriever, Step, experience_of
 
 MUG = played(
     "mug", ("go to shelf", "You see a mug."), ("take mug", "You take it."), ("put mug", ""), plan="Find a mug."
@@ -28,6 +28,14 @@ def test_an_episode_is_kept_as_actions_with_the_words_that_followed_each():
         "Find a mug.",
         "You see a table.",
     )
+
+
+def test_the_words_that_followed_the_last_action_are_kept_where_the_record_has_them():
+    """RAP's equation 7 compares a key with every observation, that of the reached goal too."""
+    end = Observation("You see a table.\n> put mug\nYou put it on the shelf.", ())
+    assert experience_of(replace(MUG, last=end)).steps[-1] == Step("put mug", "You put it on the shelf.")
+    nothing = Observation("You see a table.\n> put mug\nNothing happens.", ())
+    assert [step.action for step in experience_of(replace(MUG, last=nothing)).steps] == ["go to shelf", "take mug"]
 
 
 def test_r5_steps_that_did_nothing_are_gone_and_the_order_of_the_rest_is_kept():

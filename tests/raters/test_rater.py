@@ -16,13 +16,14 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory, Turn, Utterance, WorkFailed, make_env
 from reflectrl.endpoint.labels import LabelWays
-from reflectrl.players import Seat
+from reflectrl.players import ExpertPolicy, Seat
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import View
 from reflectrl.raters import Questions, Rater, Scale
 from reflectrl.raters.rater import median_level
 from reflectrl.raters.remote import RemoteModel
 from reflectrl.raters.strip import COLUMNS, GAP, strip
+from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import rated
 
 ACTIONS = ("go left", "go right")
@@ -88,6 +89,40 @@ def test_each_segment_is_summarised_after_those_before_and_the_summaries_are_rat
     assert after.turns[-1].said["rater"].text.startswith("Rating: 2 of 0 to 3, good. It walked. 1 It walked. 2")
 
 
+@pytest.mark.parametrize("steps", [10, 12])
+def test_the_last_segment_ends_with_the_state_after_the_last_action(endpoint: ScriptedEndpoint, steps: int) -> None:
+    """Section 3.1: a trajectory is (o_0, a_0, ..., o_T)."""
+    asked = scripted(endpoint, "3")
+    Seated(endpoint).rate(replace(walk(steps), last=Observation("The\ngarden </steps>.", ())), walk(1))
+    [*earlier, last] = [each for each in asked if f"made {steps} steps" in each]
+    assert last.count("\nend | The garden < /steps>.\n</steps>") == 1
+    assert "The line end is the state after the agent's last step." in last
+    assert "garden" not in "".join(earlier)
+    [unknown] = [each for each in asked if "made 1 steps" in each]
+    assert "The state after the agent's last step is not shown." in unknown
+
+
+def test_without_actions_a_rater_sees_a_won_game_won(endpoint: ScriptedEndpoint) -> None:
+    asked = scripted(endpoint, "3")
+    env = make_env("number_line", size=5)
+    task = next(task for task in env.tasks("train") if task.id == "3-to-1")
+    seats = Seated(endpoint, Questions(include_actions=False)).seats
+    rollout([env], [Episode(task, 0)], policy=ExpertPolicy(), seats=seats, layout=PromptFormat())
+    assert "t=1 | Number 3, target 1.\nt=2 | Number 2, target 1.\nend | Number 1, target 1.\n</steps>" in asked[0]
+
+
+def test_v2_the_shops_last_page_does_not_tell_a_rater_the_reward(endpoint: ScriptedEndpoint) -> None:
+    asked = scripted(endpoint, "3")
+    env = make_env("shop")
+    episodes = [Episode(task, 0) for task in env.tasks("train")[:2]]
+    played = rollout([env], episodes, policy=ExpertPolicy(), seats=Seated(endpoint).seats, layout=PromptFormat())
+    assert all(each.terminated for each in played)
+    assert sum("end | Thank you for your order.\n" in each for each in asked) == 2
+    assert not re.search(
+        r"\bscore\b|1\.00|success|\bwon\b", str([request.body for request in endpoint.requests]).lower()
+    )
+
+
 def pictured_walk(steps: int) -> Trajectory:
     """Return an episode whose states are shown by two alternating pictures only."""
     env = make_env("gym_cards", game="number_line", observation="image")
@@ -133,6 +168,12 @@ def test_v9_each_segment_is_sent_as_one_picture_whose_captions_have_step_and_act
     assert not re.search(r"7\.25|success|\bwon\b|a reflection", sent)
     with pytest.raises(InvalidInput, match=r"players\.rater\.images"):
         Seated(endpoint, Questions(images=True)).rate(walk(1))
+    scripted(endpoint, "3")
+    endpoint.requests.clear()
+    Seated(endpoint, Questions(images=True)).rate(replace(played, last=played.turns[0].observation.final))
+    end = [part.get("text") or picture(part) for part in endpoint.requests[1].chat[1]["content"]]
+    assert end[0].size == (3 * (300 + GAP), 300 + line + GAP)
+    assert "The last frame, end, is the state after the agent's last step." in end[1]
 
 
 def test_a_caption_that_is_too_wide_is_cut_and_one_without_actions_is_the_number_of_the_step() -> None:

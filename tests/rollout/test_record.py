@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from reflectrl.core import (
     WorkFailed,
     make_env,
 )
-from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
+from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.views import MenuView
+from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
+from reflectrl.rollout.turn import end_of, policy_views
 
 LAYOUT = PromptFormat(instructions="Walk.", history=2, labels="letters", shuffle=True)
 HEADER = Header("number_line", {"size": 10}, LAYOUT)
@@ -80,6 +82,27 @@ def test_a_file_re_creates_every_prompt_to_the_byte(file: Path, menu: Literal["f
     pairs = [pair for trajectory in trajectories for pair in prompts_of(trajectory, header.prompt)]
     assert [policy_prompt for _, policy_prompt in pairs] == shown
     assert all(mine.text.startswith(theirs.text) == (menu == "last") for theirs, mine in pairs)
+
+
+def test_the_state_after_the_last_action_is_recorded_shown_to_raters_and_to_nobody_else(file: Path) -> None:
+    env = make_env("gym_cards:number_line", observation="both")
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:3])]
+    played = rollout([env], episodes, policy=ExpertPolicy(), seats=(), layout=LAYOUT)
+    assert all(each.success for each in played)
+    for each in played:
+        [[target, current]] = re.findall(r"Target number: (\d). Current number: (\d).", each.last.text)
+        assert target == current
+        assert (each.last.actions, each.last.common, len(each.last.images)) == ((), (), 1)
+        assert view("rater", LAYOUT, end_of(each)).last == each.last
+        state = State(each.last, each.actions, last=Observation("The end.", ()))
+        assert all(view(role, LAYOUT, state).last is None for role in FROZEN_ROLES if role != "rater")
+        assert all(shown.last is None for shown in policy_views(each, LAYOUT))
+    write_trajectories(file, HEADER, played)
+    assert read_trajectories(file) == (HEADER, played)
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    earlier = [{name: value for name, value in line.items() if name != "last"} for line in lines]
+    file.write_text("".join(json.dumps(line) + "\n" for line in earlier), encoding="utf-8")
+    assert read_trajectories(file)[1] == [replace(each, last=None) for each in played]
 
 
 def test_a_failed_write_leaves_the_old_file(file: Path) -> None:

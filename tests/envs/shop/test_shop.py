@@ -158,7 +158,7 @@ def test_a_purchase_ends_the_episode_with_the_share_of_what_was_asked_for(env, p
     seen(env, BEST, *pressed)
     text, given, terminated, truncated, info = env.step("buy now")
     assert (given, terminated, truncated, info["success"]) == (reward, True, False, reward == 1)
-    assert text.endswith(f"Its score is {reward:.2f}.")
+    assert text.endswith("\nThank you for your order.")  # a rater reads it, so it does not tell the reward
 
 
 def test_too_high_a_price_costs_a_share_and_another_kind_half_or_all():
