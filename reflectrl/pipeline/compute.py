@@ -20,6 +20,7 @@ from reflectrl.models.precision import (
     MARGIN,
     SMALL_WIDTH,
     Precision,
+    Shape,
     bfloat16_speedup,
     given_precision,
     has_bfloat16,
@@ -63,14 +64,11 @@ def _decide(section: ModelSection) -> ChosenPrecision:
     return ChosenPrecision("bfloat16" if speedup >= MARGIN else "float32", speedup)
 
 
-def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
-    """Check the models' layers, record the precisions that the recipe leaves open, and set torch's threads.
-
-    Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A resumed stage
-    keeps its number of threads, since sums in other numbers of threads are rounded differently.
+def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Shape]]:
+    """Return the sections of the trained players' models and their shapes, by role, read from their configurations.
 
     Raises:
-        InvalidInput: see ``decided``; or adapters in layers that a model does not have.
+        InvalidInput: no such model, or adapters in layers that it does not have.
 
     """
     sections = {"policy": recipe.model}
@@ -80,6 +78,20 @@ def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable
     for role, section in sections.items():
         if section.lora is not None:
             check_layers(section.lora, shapes[role].layers, section.name)
+    return sections, shapes
+
+
+def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
+    """Check the models, record the precisions that the recipe leaves open, and set torch's threads.
+
+    Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A resumed stage
+    keeps its number of threads, since sums in other numbers of threads are rounded differently.
+
+    Raises:
+        InvalidInput: see ``decided`` and ``check_models``.
+
+    """
+    sections, shapes = check_models(recipe)
     _record({role: section for role, section in sections.items() if section.compute == "auto"}, run, report)
     if any("bfloat16" in (section.dtype, section.compute) for section in sections.values()) and not has_bfloat16():
         report(

@@ -27,6 +27,7 @@ from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import encode
 from reflectrl.core.layout import (
     BASE,
+    COMPUTE,
     LEDGER,
     LOCK,
     POLICIES,
@@ -35,6 +36,7 @@ from reflectrl.core.layout import (
     RECIPE,
     REFLECTOR,
     REFLECTOR_RLFT,
+    checkpoints_folder,
     unfinished_file,
 )
 from reflectrl.core.origin import this_origin
@@ -212,7 +214,7 @@ class RunFolder:
         if entry is None:
             return
         if changed := changed_inputs(recipe, stage, entry["inputs"]):
-            listed = "; ".join(f"{key}: {then!r} -> {now!r}" for key, then, now in changed[:5])
+            listed = "; ".join(f"{key}: {json.dumps(then)} -> {json.dumps(now)}" for key, then, now in changed[:5])
             with version_errors(self.path):
                 raise InvalidInput(
                     f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
@@ -239,6 +241,28 @@ class RunFolder:
         }
         self._write({**self._read(), stage: begun})
         write_text(self.path / RECIPE, text)
+
+    @contextmanager
+    def begun(self, recipe: Recipe, stage: str) -> Iterator[None]:
+        """Begin ``stage``; undo that if it is refused (``InvalidInput``) before it has made anything."""
+        new, path = not self.has_begun(stage), self.path / RECIPE
+        before = path.read_text(encoding="utf-8") if path.exists() else None
+        self.begin(recipe, stage)
+        try:
+            yield
+        except InvalidInput:
+            if new and is_main_process() and not self._has_made(stage):
+                self._write({name: entry for name, entry in self._read().items() if name != stage})
+                if before is not None:
+                    write_text(path, before)
+                if stage == "sft":
+                    (self.path / COMPUTE).unlink(missing_ok=True)  # the next model may need another precision
+            raise
+
+    def _has_made(self, stage: str) -> bool:
+        if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
+            return True
+        return any(name != COMPUTE for name, _ in products(self.path, stage))
 
     def threads(self, stage: str, count: int) -> int:
         """Return the number of torch threads that ``stage`` was begun with; a stage that begins now gets ``count``."""

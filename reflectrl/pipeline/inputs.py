@@ -64,7 +64,24 @@ def changed_inputs(recipe: Recipe, stage: str, inputs: Mapping[str, Any]) -> lis
     then, now = _relevant(inputs), stage_inputs(recipe, stage)
     shown = without_credentials(then)  # earlier versions allowed credentials in addresses
     differ = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
-    return [(key, shown.get(key), now.get(key)) for key in differ if not _added(key, now.get(key), then)]
+    return [
+        change
+        for key in differ
+        if not _added(key, now.get(key), then)
+        for change in _parts(key, shown.get(key), now.get(key))
+    ]
+
+
+def _parts(key: str, then: Any, now: Any) -> list[tuple[str, Any, Any]]:
+    """Return a change, or what has changed in the sections of two lists of the same length."""
+    if not isinstance(then, list) or not isinstance(now, list) or len(then) != len(now):
+        return [(key, then, now)]
+    changed = []
+    for at, pair in enumerate(zip(then, now, strict=True)):
+        before, after = (dotted(section, f"{key}.{at}") for section in pair)
+        names = dict.fromkeys([*before, *after])
+        changed += [(each, old, new) for each in names if (old := before.get(each)) != (new := after.get(each))]
+    return changed
 
 
 def _added(key: str, value: Any, then: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,8 @@ def run_stages(
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
-            works in, several processes for another stage than rlft, or a tracker that is not installed.
+            works in, several processes for another stage than rlft, a tracker that is not installed, or, before
+            gen-data, a model that cannot be loaded.
         WorkFailed: a stage failed; the same command continues from the last checkpoint.
 
     """
@@ -73,6 +75,10 @@ def run_stages(
         check_tracker(recipe)  # now, not after hours of sft
     if "eval" in stages:
         check_reflectors(recipe)
+    if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):
+        from reflectrl.pipeline.compute import check_models
+
+        check_models(recipe)  # now, not after hours of gen-data
     job = _Job(recipe, RunFolder(run_dir), sft_players, spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
@@ -109,17 +115,22 @@ def _run_stage(job: _Job, stage: str) -> None:
         return
     if stage == "gen-data" and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
-    if not job.spending.dry_run:  # after a dry run, the recipe may still change
-        run.begin(recipe, stage)
+    wall, cpu = time.monotonic(), time.process_time()
+    begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage)
+    with begun:  # a dry run begins nothing, so that the recipe may still change
+        is_finished = _work(job, stage)
+    if is_finished:
+        run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
+
+
+def _work(job: _Job, stage: str) -> bool:
+    """Do the work of a stage; return whether it is finished."""
     if stage != "gen-data":
         from reflectrl.pipeline.compute import prepare_compute
 
-        prepare_compute(recipe, run, stage, job.reporter.line)
-    wall, cpu = time.monotonic(), time.process_time()
-    with version_errors(run.path), memory_errors(stage):
-        is_finished = _WORK[stage](job)
-    if is_finished:
-        run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
+        prepare_compute(job.recipe, job.run, stage, job.reporter.line)
+    with version_errors(job.run.path), memory_errors(stage):
+        return _WORK[stage](job)
 
 
 @contextmanager

@@ -123,8 +123,8 @@ def test_an_option_that_was_added_since_is_as_it_was_while_it_has_its_default(tm
     ledger.write_text(json.dumps(entries))
     folder.check(load_recipe("number_line/nano"), "rlft")
     for override, told in (
-        ("rlft.ema=0.5", "(rlft.ema: None -> 0.5)"),
-        ("players.memory={}", "players.memory.key: None"),
+        ("rlft.ema=0.5", "(rlft.ema: null -> 0.5)"),
+        ("players.memory={}", "players.memory.key: null"),
     ):
         with pytest.raises(InvalidInput, match=re.escape(told)):
             folder.check(load_recipe("number_line/nano", [override]), "rlft")

@@ -121,7 +121,7 @@ def test_credentials_in_addresses_of_earlier_versions_are_left_out_of_what_is_ma
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
     assert read_recipe(run).data.endpoint.base_url == "http://host/v1"
     assert "secret" not in report([run], tmp_path / "report.html").read_text()
-    with pytest.raises(InvalidInput, match=r"base_url: 'http://host/v1' -> 'http://other/v1'") as caught:
+    with pytest.raises(InvalidInput, match=r"base_url: \"http://host/v1\" -> \"http://other/v1\"") as caught:
         play_stages(small_recipe("data.endpoint.base_url=http://other/v1"), run)
     assert "secret" not in str(caught.value)
     assert play_stages(small_recipe("data.endpoint.base_url=http://host/v1"), run).count("skipped") == 4
@@ -130,6 +130,8 @@ def test_credentials_in_addresses_of_earlier_versions_are_left_out_of_what_is_ma
 def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
     with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
         play_stages(small_recipe("rlft.learning_rate=0.5"), finished, "rlft")
+    with pytest.raises(InvalidInput, match=r"\(rlft\.stages\.0\.iterations: \d+ -> 90\)"):
+        play_stages(small_recipe("rlft.stages.0.iterations=90"), finished, "rlft")
     with pytest.raises(InvalidInput, match=r"data\.samples: \d+ -> 41"):
         play_stages(small_recipe("data.samples=41"), finished, "eval")
 
@@ -171,6 +173,19 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
         play_stages(small_recipe(), run, "rlft")
     run_stages(small_recipe(), run, ("sft",), sft_players=("policy",))
     assert RunFolder(run).is_done("sft")
+
+
+def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected_after_it(tmp_path):
+    wrong = small_recipe(f"model.name={tmp_path / 'nowhere'}")
+    with pytest.raises(InvalidInput, match="nowhere.* cannot be loaded"):
+        run_stages(wrong, tmp_path / "run", STAGES)
+    assert not (tmp_path / "run").exists()
+    run_stages(small_recipe(), tmp_path / "run", ("gen-data",))
+    before = {name: (tmp_path / "run" / name).read_text() for name in ("stages.json", "recipe.yaml")}
+    with pytest.raises(InvalidInput, match="nowhere.* cannot be loaded"):
+        run_stages(wrong, tmp_path / "run", ("sft",))
+    assert {name: (tmp_path / "run" / name).read_text() for name in before} == before
+    run_stages(small_recipe("sft.reflector.steps=1", "sft.policy.steps=1"), tmp_path / "run", ("sft",))
 
 
 def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_run, tmp_path):
