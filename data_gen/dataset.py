@@ -86,7 +86,7 @@ def build_dataset(
             from reflectrl.endpoint.chat import ChatClient
 
             endpoint = replace(section.endpoint, max_tokens=max(section.endpoint.max_tokens, draft.reply_tokens))
-            client = ChatClient(endpoint, Journal(run / CALLS / "writer"), account)
+            client = ChatClient(endpoint, Journal(run / CALLS / "writer"), account, dry=dry_run)
             inquiries = draft.inquiries
             estimate = estimate_files([inquiry.chat for inquiry in inquiries], draft.reply_tokens)
             tell(estimate.sentence(client.endpoint, len(client.journal.paid)))

@@ -130,7 +130,7 @@ def generate(
     if recipe.data.teacher == "openai":
         from reflectrl.endpoint.chat import ChatClient
 
-        client = ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account)
+        client = ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account, dry=spending.dry_run)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=spending.dry_run)
     if usage is None:
         return None

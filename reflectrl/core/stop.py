@@ -61,7 +61,7 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
         stop.signal = number
         tell(
             f"{signal.Signals(number).name}: finishing the step that is under way and writing a checkpoint, from which "
-            "the same command goes on; once more stops at once."
+            "the same command continues; once more stops at once."
         )
 
     if threading.current_thread() is threading.main_thread():
@@ -78,7 +78,7 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
     if stop.wanted:
         signal.raise_signal(stop.signal)
         raise WorkFailed(
-            f"stopped by {signal.Signals(stop.signal).name}; the same command goes on from the checkpoint."
+            f"stopped by {signal.Signals(stop.signal).name}; the same command continues from the checkpoint."
         )
 
 

@@ -58,6 +58,7 @@ class ChatClient:
         tell: receives a line when no reply has come for a while.
         skip_failures: reject a call that the server answered in none of its attempts, like one without a usable reply;
             otherwise such a call ends the work.
+        dry: for a client that only describes its calls: it asks nothing, and needs neither a key nor a price.
 
     Raises:
         InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
@@ -73,6 +74,7 @@ class ChatClient:
         tell: Callable[[str], None] = tell_user,
         *,
         skip_failures: bool = False,
+        dry: bool = False,
     ) -> None:
         """Read the key; nothing is sent yet."""
         self._skip_failures = skip_failures
@@ -80,9 +82,9 @@ class ChatClient:
         self.journal = journal or Journal()
         self.usage = Usage()
         self._account = account or Account()
-        if not endpoint.is_own:
+        if not endpoint.is_own and not dry:
             self._account.check_price(str(endpoint), endpoint.price, self.journal.role)
-        self._key = endpoint.key()
+        self._key = "" if dry else endpoint.key()
         self._not_before = 0.0
         self._http: Any = open_http()  # fails before any work starts; used by the first `_open`
         self._api: openai.AsyncOpenAI | None = None

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint, counted_usage
 
-from reflectrl.config import Recipe
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.core import InvalidInput
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.estimate import Estimate, estimate_files
 from reflectrl.data_gen.generate import Spending
@@ -43,6 +44,15 @@ def test_a_dry_run_asks_nothing_and_its_estimate_is_near_what_the_server_counts(
     usage = generate(recipe, tmp_path).usage
     for guess, fact in zip(estimated, (usage.calls, usage.prompt_tokens, usage.completion_tokens), strict=True):
         assert 1 / 1.5 < guess / fact < 1.5
+
+
+def test_a_dry_run_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    recipe, lines = load_recipe("number_line/nano", ["data.teacher=openai"]), list[str]()
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY"):
+        generate(recipe, tmp_path)
+    assert generate(recipe, tmp_path, spending=Spending(dry_run=True), tell=lines.append) is None
+    assert "1,800 calls to model 'gpt-4o'" in lines[0]
 
 
 def test_files_are_counted_by_their_text_and_by_the_longest_reply() -> None:
