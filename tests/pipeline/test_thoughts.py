@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from interruptions import kill_and_resume_rlft
@@ -78,19 +79,28 @@ def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_p
 
 
 @pytest.mark.slow
-def test_l9_rl_corrects_misread_thoughts_and_without_a_weight_on_them_the_texts_fall_apart(tmp_path):
-    recipe = load_recipe("gym_cards/nano_number_line_rl4vlm", ["seed=20"])
-    play_stages(recipe, tmp_path / "whole", *STAGES[:2])
+def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_without_a_weight_texts_fall_apart(tmp_path):
+    """Compare three trainings from one SFT; ``benchmarks/siblings.py thoughts_number_line`` has five seeds."""
+    whole, arms = load_recipe("gym_cards/nano_number_line_rl4vlm", ["seed=20"]), {}
+    play_stages(whole, tmp_path / "whole", *STAGES[:2])
+    arms["thought and action"] = whole
+    arms["the action alone"] = load_recipe(whole, ["rlft.thought_lambda=0.0"])
+    arms["with a corrector"] = load_recipe("gym_cards/nano_number_line_gtr", ["seed=20"])
     ends = {}
-    for weight in (0.5, 0.0):
-        run = shutil.copytree(tmp_path / "whole", tmp_path / str(weight))
-        play_stages(load_recipe(recipe, [f"rlft.thought_lambda={weight}"]), run, "rlft")
+    for name, recipe in arms.items():
+        run = shutil.copytree(tmp_path / "whole", tmp_path / name)
+        play_stages(recipe, run, "rlft")
         lines = [line for _, line in read_jsonl(run / METRICS)]
         assert 0.3 < lines[0]["success"] < 0.6
-        ends[weight] = {name: fmean(line[name] for line in lines[-3:]) for name in ("success", "illegal")}
-    assert ends[0.5]["success"] > 0.7
-    assert ends[0.0]["success"] < 0.55
-    assert ends[0.0]["illegal"] > max(0.3, 2 * ends[0.5]["illegal"])
+        ends[name] = SimpleNamespace(
+            **{key: fmean(line[key] for line in lines[-3:]) for key in ("success", "illegal", "thought_misread")}
+        )
+    both, alone, corrected = ends.values()
+    assert both.success > 0.7
+    assert alone.success < 0.55
+    assert alone.illegal > max(0.3, 2 * both.illegal)
+    assert corrected.thought_misread < both.thought_misread
+    assert corrected.success > both.success - 0.05
 
 
 CORRECTED = (
