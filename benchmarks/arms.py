@@ -19,6 +19,7 @@ from reflectrl.report.series import mean_interval
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+RELIABILITY = HERE.parent / "docs" / "reliability.md"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment variables of a run: with more threads, nano models' sums take longer and are rounded differently."""
 SEEDS = "80-84"
@@ -251,6 +252,11 @@ def made_by(command: str, machine: str | None = None, commits: Sequence[str] = (
     """Describe how numbers were measured: date, commits (by default the one checked out), command and machine."""
     made_at = ", ".join(f"commit {each}" for each in dict.fromkeys(commits or [commit()]))
     return f"Made on {date.today()} at {made_at} by `{command}`\non {machine or hardware()}"
+
+
+def loaded_machine() -> str:
+    """Describe this machine and its load, for times that other processes affect."""
+    return f"{hardware()} (load {os.getloadavg()[0]:.1f})"
 
 
 @cache

@@ -21,8 +21,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+from arms import RELIABILITY, made_by, publish, table
 
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.files import write_text
@@ -69,10 +71,8 @@ class Outcome:
 
     def table(self) -> str:
         """Return the counts as a Markdown table."""
-        names = [field.name.replace("_", " ") for field in fields(self)] + ["calls a second"]
-        values = [*vars(self).values(), self.calls / self.seconds]
-        cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in values]
-        return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), cells))
+        cells = [f"{value:.2f}" if isinstance(value, float) else f"{value:,}" for value in vars(self).values()]
+        return table([name.replace("_", " ") for name in vars(self)], [cells])
 
 
 def chats(count: int) -> list[Messages]:
@@ -173,7 +173,7 @@ def count(folder: Path, server: ScriptedEndpoint, faults: list[str], kills: int,
 
 
 def main() -> int:
-    """Measure and print the table."""
+    """Measure, print the table, and publish it if nothing was changed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--faults", type=float, default=0.3, help="share of the requests that meet one")
@@ -183,6 +183,15 @@ def main() -> int:
     given = parser.parse_args()
     outcome = measure(given.calls, given.faults, given.kills, given.seed, given.in_flight)
     print(outcome.table())
+    if outcome.fine and sys.argv[1:] == []:
+        text = f"""**{given.calls:,} calls with faults.** {made_by("python benchmarks/faulty_calls.py")}:
+{len(FAULTS)} kinds of fault in {given.faults:.0%} of the requests, {given.in_flight} calls in flight, the process
+killed with SIGKILL {given.kills} times. Each reply is checked against its question at the end.
+
+{outcome.table()}
+
+"""
+        publish(RELIABILITY, "faulty_calls", text)
     return 0 if outcome.fine else 1
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arms import RELIABILITY, made_by, publish, table
 from scripted_teacher import CONCURRENCY, NAME, Teacher, write_recipe
 
 from reflectrl.core.layout import STAGES
@@ -57,6 +58,8 @@ class Kind:
 
 
 KINDS = (*map(Kind, STAGES), Kind("rlft", 2))
+PUBLISHED = 15
+"""Minimum number of kills of the published table."""
 
 
 def begun(run: Path, stage: str) -> bool:
@@ -298,8 +301,19 @@ def signals(index: int, kind: Kind, rng: random.Random) -> signal.Signals:
     return rng.choice((signal.SIGTERM, signal.SIGINT)) if gentle else signal.SIGKILL
 
 
+def table_of(trials: Sequence[Trial]) -> str:
+    """Return the table of the kills of each stage."""
+    rows = []
+    for kind in KINDS:
+        these = [trial for trial in trials if trial.kind == kind]
+        gentle = sum(trial.number is not signal.SIGKILL for trial in these)
+        lost, good = sum(trial.under_way for trial in these), sum(not trial.faults for trial in these)
+        rows.append([kind.name, *map(str, (len(these), gentle, lost, good))])
+    return table(("stage", "kills", "of them SIGTERM or SIGINT", "calls under way", "identical"), rows)
+
+
 def main() -> int:
-    """Make all kills and print the table."""
+    """Make all kills, print the table, and publish it if there were enough and all left the same bytes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
@@ -319,17 +333,20 @@ def main() -> int:
             trials.append(trial := kills.kill(kind, signals(index, kind, rng), rng))
             verdict = "; ".join(trial.faults) or "identical"
             print(f"{index:3} {kind.name:14} {trial.number.name} after {trial.moment:5.1f} s: {verdict}", flush=True)
-    print(
-        "\n| stage | kills | of them by a signal | calls under way | identical | seconds |\n|---|---|---|---|---|---|"
-    )
-    for kind in KINDS:
-        these = [trial for trial in trials if trial.kind == kind]
-        gentle = sum(trial.number is not signal.SIGKILL for trial in these)
-        lost, good = sum(trial.under_way for trial in these), sum(not trial.faults for trial in these)
-        seconds = sum(trial.seconds for trial in these)
-        print(f"| {kind.name} | {len(these)} | {gentle} | {lost} | {good} | {seconds:.0f} |")
     good = sum(not trial.faults for trial in trials)
-    print(f"\n{good} of {len(trials)} identical; {time.monotonic() - began:.0f} seconds")
+    print(
+        f"\n{(found := table_of(trials))}\n\n{good} of {len(trials)} identical; {time.monotonic() - began:.0f} seconds"
+    )
+    if good == len(trials) >= PUBLISHED:
+        text = f"""**Kills.** {made_by(f"python benchmarks/kills.py --kills {given.kills} --seed {given.seed}")}:
+a stage killed at a random moment of its work, SIGKILL for the whole tree of processes (every fifth time SIGTERM or
+SIGINT instead), then the same command to its end; every file but checkpoints, arrival order of replies and clocks is
+compared with an undisturbed run.
+
+{found}
+
+"""
+        publish(RELIABILITY, "kills", text)
     return int(good < len(trials))
 
 

@@ -13,11 +13,11 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
 
+from arms import RELIABILITY, made_by, publish, table
 from mutations import mutant, shipped
 
 from reflectrl.cli.stages import rlft
@@ -45,15 +45,16 @@ def _in_process_of_its_own(path: Path, runs: Path) -> str:
 
 
 def main() -> int:
-    """Mutate recipes, run the command on each, and print the counts."""
+    """Mutate recipes, run the command on each, print the counts, and publish those of the default settings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=20, help="so many of them in processes of their own as well")
     parser.add_argument("--keep", type=Path, help="folder for the mutated recipes")
     given = parser.parse_args()
-    recipes, started = shipped(), time.monotonic()
-    counts: dict[str, Counter[str]] = {"in one process": Counter(), "python -m reflectrl": Counter()}
+    recipes = shipped()
+    in_one, apart = "the command's function, in one process", "`python -m reflectrl`, one process each"
+    counts: dict[str, Counter[str]] = {in_one: Counter(), apart: Counter()}
     with tempfile.TemporaryDirectory() as place:
         folder = given.keep or Path(place)
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,15 +62,22 @@ def main() -> int:
             rng = random.Random(f"{given.seed} {number}")
             path = folder / f"mutated-{number}.yaml"
             path.write_bytes(mutant(rng, rng.choice(recipes)).encode("utf-8", "surrogatepass"))
-            counts["in one process"][verdict(path, Path(place, "runs"))] += 1
+            counts[in_one][verdict(path, Path(place, "runs"))] += 1
             if number % max(1, given.count // given.processes) == 0:
-                counts["python -m reflectrl"][_in_process_of_its_own(path, Path(place, "runs"))] += 1
+                counts[apart][_in_process_of_its_own(path, Path(place, "runs"))] += 1
     columns = ("accepted", "refused with a sentence", "tracebacks")
-    print(f"{'':22}{'recipes':>9}  " + "  ".join(columns))
-    for how, found in counts.items():
-        print(f"{how:22}{found.total():9}  " + "  ".join(f"{found[name]:{len(name)}}" for name in columns))
-    print(f"{time.monotonic() - started:.0f} seconds")
-    return int(any(found["tracebacks"] for found in counts.values()))
+    rows = [[how, *(f"{each:,}" for each in (n.total(), *(n[it] for it in columns)))] for how, n in counts.items()]
+    print(found := table(("how", "recipes", *columns), rows))
+    if sys.argv[1:] == []:
+        text = f"""**{given.count:,} mutated recipes.** {made_by("python benchmarks/mutated_recipes.py")}:
+keys deleted, renamed, doubled, nested, aliased, values of other types and sizes. "Accepted" went on to the stage's own
+checks.
+
+{found}
+
+"""
+        publish(RELIABILITY, "mutated_recipes", text)
+    return int(any(each["tracebacks"] for each in counts.values()))
 
 
 if __name__ == "__main__":

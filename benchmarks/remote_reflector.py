@@ -16,13 +16,14 @@ import asyncio
 import math
 import multiprocessing
 import os
-import platform
 import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+
+from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.core import NatLangEnv, Utterance, make_env
 from reflectrl.endpoint.endpoint import Endpoint
@@ -33,8 +34,8 @@ from reflectrl.rollout import Episode, rollout
 
 ENVS = 64
 EPISODES = 256
-CONCURRENCY = (1, 8, 32, 64)
-LATENCIES = ("0.05", "0.05~0.04", "1")
+CONCURRENCY = [1, 8, 32, 64]
+LATENCIES = ["0.05", "0.05~0.04", "1"]
 """Latencies in seconds; after ``~``, the largest deviation of a reply."""
 LONGEST_S = 30.0
 """Cells that would take more seconds than this at best are left out."""
@@ -162,7 +163,7 @@ def episodes(env: NatLangEnv) -> list[Episode]:
 
 
 def main() -> None:
-    """Measure each latency and number of calls in flight, and print the table."""
+    """Measure each latency and number of calls in flight, print the table, and publish it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latencies", nargs="+", default=LATENCIES, help="seconds, or seconds~jitter")
     parser.add_argument("--concurrency", nargs="+", type=int, default=CONCURRENCY, help="calls in flight")
@@ -172,15 +173,7 @@ def main() -> None:
     start = time.perf_counter()
     alone = rollout(envs, episodes(envs[0]), policy=RandomPolicy(), seats=(), layout=PromptFormat())
     seconds, steps = time.perf_counter() - start, sum(len(each.turns) for each in alone)
-    print(
-        f"`python benchmarks/remote_reflector.py` on {os.cpu_count()} cores ({platform.machine()}), load "
-        f"{os.getloadavg()[0]:.1f}; {EPISODES} episodes with {steps} steps; without reflections "
-        f"{steps / seconds:.0f} steps/s.\n"
-    )
-    print(
-        "| latency s | calls in flight | steps/s | ideal | in waves | of that | client ms/call | peak | connections |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    load, rows = loaded_machine(), []
     for latency in given.latencies:
         mean, _, jitter = latency.partition("~")
         with slow_server(float(mean), float(jitter or 0)) as (url, line):
@@ -190,12 +183,30 @@ def main() -> None:
                     continue
                 cell = play(envs, url, line, concurrency)
                 speed, waves = cell.steps / cell.seconds, cell.steps / (cell.waves * float(mean))
-                print(
-                    f"| {mean}{f' ± {jitter}' if jitter else ''} | {concurrency} | {speed:.0f} | {ideal:.0f} "
-                    f"| {waves:.0f} | {speed / waves:.0%} | {1000 * cell.cpu_seconds / cell.steps:.1f} | {cell.peak} "
-                    f"| {cell.connections} |",
-                    flush=True,
-                )
+                words = f"{mean}{f' ± {jitter}' if jitter else ''}"
+                counts = f"{concurrency} {speed:.0f} {ideal:.0f} {waves:.0f} {speed / waves:.0%}".split()
+                cpu = f"{1000 * cell.cpu_seconds / cell.steps:.1f}"
+                rows.append([words, *counts, cpu, str(cell.peak), str(cell.connections)])
+                print(*rows[-1], flush=True)
+    heads = (
+        "latency, s",
+        "in flight",
+        "steps/s",
+        "ideal",
+        "in waves",
+        "reached of that",
+        "client's processor ms a call",
+    )
+    text = f"""{made_by("python benchmarks/remote_reflector.py", load)}:
+{EPISODES} taxi episodes, {ENVS} side by side, {steps:,} steps, against a server in another process that answers after a
+delay. Without reflections they take {steps / seconds:,.0f} steps/s. "Ideal" is calls in flight over latency; "in waves"
+is what is left of it because each step of the rollout waits for its last reply.
+
+{table((*heads, "peak", "connections"), rows)}
+"""
+    print(text)
+    if (given.latencies, given.concurrency) == (LATENCIES, CONCURRENCY):
+        publish(HERE / "README.md", "remote_reflector", text)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
     python benchmarks/report.py
 
 The episodes are whole rides of DangerousTaxi, played by its expert with one random action in ten. The page is opened
-from the disk in Debian's Chromium; times of actions are medians of ten, until the page is drawn. Nothing is published.
+from the disk in Debian's Chromium; times of actions are medians of ten, until the page is drawn. The table
+is published, unless --episodes was given.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arms import table
+from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, make_env
@@ -33,6 +32,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
 
+EPISODES = 10_000
 TIMES = 10
 MISTAKES = 0.1
 """Probability of a random action."""
@@ -105,9 +105,9 @@ def in_chromium(path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, print the table, and publish it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--episodes", type=int, default=EPISODES)
     given = parser.parse_args()
     if shutil.which("chromium") is None:
         sys.exit("chromium is not installed: apt-get install chromium.")
@@ -118,9 +118,14 @@ def main() -> None:
         rows = [["write the report", f"{written:.1f} s"]]
         rows += [[what, f"{1e3 * took:.0f} ms"] for what, took in in_chromium(page).items()]
         size = page.stat().st_size / 1e6
-    load = os.getloadavg()[0]
-    print(f"`python benchmarks/report.py` on {os.cpu_count()} cores ({platform.machine()}), load {load:.1f}: ", end="")
-    print(f"{given.episodes:,} episodes, {steps:,} steps, a page of {size:.1f} MB\n\n{table(['what', 'time'], rows)}")
+    text = f"""{made_by("python benchmarks/report.py", loaded_machine())}:
+{given.episodes:,} episodes, {steps:,} steps, a page of {size:.1f} MB (texts that repeat stand in it once).
+
+{table(("what", "time"), rows)}
+"""
+    print(text)
+    if given.episodes == EPISODES:
+        publish(HERE / "README.md", "report", text)
 
 
 if __name__ == "__main__":

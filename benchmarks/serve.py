@@ -6,7 +6,7 @@ States are those of random walks through the environment of the run. "New" ones 
 reflector writes; "seen" ones are requested again, and a greedy reflector has them in its cache. Clients are threads of
 this process, which shares the cores: with clients on another machine the server would be faster. Waiting requests are
 played in one batch, so many clients get more requests per second than one. If the machine has other work, the server's
-processor time is the better measure. Nothing is written.
+processor time is the better measure. The table is published, unless options changed it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import http.client
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -27,12 +26,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from urllib.parse import urlsplit
 
-from arms import table
+from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import load_recipe
 from reflectrl.core import NatLangEnv, make_env
 
-CLIENTS = (1, 16)
+CLIENTS = [1, 16]
 REQUESTS = 300
 """Number of requests of each kind, for each number of clients."""
 
@@ -107,7 +106,7 @@ def measure(address: str, process: int, bodies: Sequence[bytes], clients: int) -
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, print the table, and publish it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS)
@@ -118,28 +117,21 @@ def main() -> None:
     if len(bodies) <= given.requests * len(given.clients):
         sys.exit(f"only {len(bodies)} states were found; ask for fewer --requests.")
     rows = []
-    print(f"`python benchmarks/serve.py` on {os.cpu_count()} cores ({platform.machine()}), {len(bodies)} states")
     with served(given.run) as (address, process):
         ask(address, bodies[-1:])  # warm-up: the first request is slow
         for place, clients in enumerate(given.clients):
             mine = bodies[place * given.requests : (place + 1) * given.requests]
-            load = f"{os.getloadavg()[0]:.1f}"
-            for kind in ("new", "seen"):
-                rows.append([str(clients), kind, *measure(address, process, mine, clients), load])
-    print(
-        table(
-            [
-                "clients",
-                "states",
-                "requests/s",
-                "ms a request",
-                "95 % within",
-                "processor ms of the server",
-                "load before",
-            ],
-            rows,
-        )
-    )
+            rows += [[str(clients), kind, *measure(address, process, mine, clients)] for kind in ("new", "seen")]
+    heads = ("clients", "states", "requests/s", "ms a request", "95 % within", "processor ms of the server")
+    text = f"""{made_by("python benchmarks/serve.py RUN", loaded_machine())},
+whose cores the clients share; RUN is a run of `{recipe.name}`. The reflector writes for "new" states and reads its
+cache for "seen" ones.
+
+{table(heads, rows)}
+"""
+    print(text)
+    if (given.clients, given.requests) == (CLIENTS, REQUESTS):
+        publish(HERE / "README.md", "serve", text)
 
 
 if __name__ == "__main__":
