@@ -37,7 +37,7 @@ class LMReflector(CachedPlayer):
         """Reflect with ``model``; see ``Writer`` for the last three."""
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         pictures = getattr(base, "pictures", None)
         self._encoder = PromptEncoder(tokenizer, (), max_length, pictures=pictures)
@@ -68,5 +68,5 @@ class LMReflector(CachedPlayer):
         """Return one utterance a prompt, at most ``max_new_tokens`` tokens each."""
         rows = self._encoder.all_tokens(prompts, reserve=self._writer.max_new_tokens)
         said = self._writer.write(rows, Sampler(draws, self._temperature))
-        texts = (self.tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
+        texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
         return [Utterance(" ".join(text.split()), len(ids)) for text, ids in zip(texts, said, strict=True)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from transformers import PreTrainedTokenizerBase
+
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
@@ -39,6 +41,8 @@ class Agent:
     policy: Policy
     seats: tuple[Seat, ...]
     """The frozen players."""
+    tokenizers: Mapping[str, PreTrainedTokenizerBase]
+    """Tokenizers of the local models by role: ``policy`` and, unless there is none, ``reflector``."""
 
     def act(
         self,
@@ -136,4 +140,5 @@ def load_agent(
     lm, player = players.lm_policy(name)
     seats = players.seats(lm, name)
     who = f"{name} of {run}"
-    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, player(greedy), seats)
+    tokenizers = {role: each.tokenizer for role, each in players.readers(lm).items()}
+    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, player(greedy), seats, tokenizers)

@@ -229,7 +229,7 @@ def group_cells(summary: Summary) -> tuple[str, ...]:
         f"{percent(summary.iqm)}{interval}",
         f"{percent(summary.worst)} ({summary.worst_run})",
         percent(summary.over_sft),
-        percent(summary.least_gain, "+.0f"),
+        percent(summary.least_gain, "+z.0f"),
         percent(summary.over_first),
         percent(summary.largest_fall),
     )

@@ -129,9 +129,9 @@ def _worth_of_reflections(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
 def _worth(reflecting: Estimate, silent: Estimate, numbers: str) -> str:
     worth = reflecting.minus(silent)
     points = f"{abs(100 * worth.mean):.0f} points"
-    interval = f"[{100 * worth.low:+.0f}, {100 * worth.high:+.0f}]"
+    interval = f"[{100 * worth.low:+z.0f}, {100 * worth.high:+z.0f}]"
     if not worth.is_clear:
-        return f"Reflections made no clear difference here ({100 * worth.mean:+.0f} points {interval}): {numbers}."
+        return f"Reflections made no clear difference here ({100 * worth.mean:+z.0f} points {interval}): {numbers}."
     return f"Reflections {'were worth' if worth.mean > 0 else 'cost'} {points} here {interval}: {numbers}."
 
 

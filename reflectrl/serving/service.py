@@ -11,7 +11,6 @@ from typing import Any
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
-from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.serving.wire import ChatChoice, ChatReply, ChatUsage
@@ -46,11 +45,11 @@ class ReflectorInfo:
 
 def reflector_info(agent: Agent) -> ReflectorInfo | None:
     """Return the facts about an agent's reflector; ``None`` without one."""
-    settings = agent.recipe.players.reflector
-    if isinstance(agent.reflector, LMReflector):
-        return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, agent.reflector.tokenizer)
     if agent.reflector is None:
         return None
+    settings = agent.recipe.players.reflector
+    if (tokenizer := agent.tokenizers.get("reflector")) is not None:
+        return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, tokenizer)
     return ReflectorInfo(settings.endpoint.max_tokens, settings.endpoint.temperature, None)
 
 
