@@ -230,7 +230,7 @@ def test_the_expert_reads_what_no_title_shows_and_then_takes_or_leaves_it(env):
 
 @pytest.mark.slow
 def test_chance_buys_something_but_seldom_the_right_thing(env):
-    """Over 20,000 episodes: 1.1 % succeed, and the mean score is 0.257."""
+    """Over 20,000 episodes, 1.0 % succeed, and the mean score is 0.257; here over 1,780."""
     rng = random.Random(0)
     tasks = env.tasks("test") * 10
     rewards = [played(env, task, lambda env: rng.choice(env.observation.actions)) for task in tasks]
