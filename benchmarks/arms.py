@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.series import mean_interval
 
 HERE = Path(__file__).parent
+PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
+"""Patterns of the pages with published tables."""
 RUNS = HERE / "runs"
 RELIABILITY = HERE.parent / "docs" / "reliability.md"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -261,11 +264,19 @@ def loaded_machine() -> str:
 
 @cache
 def commit() -> str:
-    """Return the commit that is checked out; ``REFLECTRL_COMMIT`` overrides it where there is no git.
+    """Return the commit that is checked out; ``REFLECTRL_COMMIT`` overrides it where there is no git."""
+    return os.environ.get("REFLECTRL_COMMIT") or commit_of_code(HERE)
 
-    It is read once, because publishing a table makes the working tree dirty.
+
+def commit_of_code(folder: Path) -> str:
+    """Return the commit checked out around ``folder``, with the suffix ``-dirty`` if files differ.
+
+    Pages and figures do not count: other benchmarks may just have written them.
     """
-    return os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
+    found = commit_of(folder)
+    written = [f":(top,exclude,glob){pattern}" for pattern in (*PAGES, "docs/images/*")]
+    code = subprocess.run(["git", "diff", "HEAD", "--quiet", "--", ":/", *written], cwd=folder, check=False)
+    return found.removesuffix("-dirty") if code.returncode == 0 else found
 
 
 def content(page: Path, mark: str) -> str:

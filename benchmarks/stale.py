@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from arms import ENVIRONMENTS, Arm
+from arms import ENVIRONMENTS, PAGES, Arm
 from studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
 SHOWN_FILES = 3
 """Maximum number of changed files that are named for a table."""
 
