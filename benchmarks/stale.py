@@ -112,7 +112,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
     "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
     "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),
-    "soak": (*_TRAINING, "reflectrl/workers", "envs/alfworld", *_scripts("soak")),
+    "soak_taxi": (*_TRAINING, "envs/dangerous_taxi", *_scripts("soak")),
+    "soak_alfworld": ("reflectrl/workers", "reflectrl/rollout", "envs/alfworld", *_scripts("soak")),
     "paper": (),
 }
 """Files, folders and git patterns that determine each published table; none if its numbers come from elsewhere."""
