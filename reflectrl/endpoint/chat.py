@@ -1,7 +1,7 @@
 """``ChatClient``: an OpenAI-compatible chat endpoint with retries. The only importer of ``openai``.
 
-The retries of the client library are off: they neither cover broken replies with status 200 nor show each attempt to
-the budget and the counts, and they repeat calls that cannot succeed (an exhausted quota).
+The client library's retries are off: they cover no broken replies with status 200, hide attempts from the budget, and
+repeat calls that cannot succeed (an exhausted quota).
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class ChatClient:
         journal: keeps the paid replies.
         account: budget that the calls are paid from.
         tell: receives a line when no reply has come for a while.
-        skip_failures: reject a call that the server answered in none of its attempts, like one without a usable reply;
-            otherwise such a call ends the work.
+        skip_failures: reject a call that got no answer in any attempt; otherwise, such a call ends the work.
         dry: for a client that only describes its calls: it asks nothing, and needs neither a key nor a price.
 
     Raises:

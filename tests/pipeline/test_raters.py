@@ -83,7 +83,7 @@ def test_the_recipes_to_compare_with_are_audited_too(trained_run: TrainedRuns, n
     assert numbers(trained_run(name=f"vtifa/{name}"))["episodes"] == 24
 
 
-def test_a_chat_model_that_sees_actions_knows_the_end_and_one_that_does_not_cannot(
+def test_a_chat_model_knows_the_end_by_the_actions_or_by_the_last_state(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = judge
@@ -95,7 +95,7 @@ def test_a_chat_model_that_sees_actions_knows_the_end_and_one_that_does_not_cann
         assert {each.turns[-1].rewards["rater"] for each in played} <= rewards
     play_stages(rated_by(endpoint, "vtifa/nano_no_actions"), tmp_path / "blind")
     found = numbers(tmp_path / "blind")
-    assert (found["precision"], found["recall"]) == (None, 0.0)  # the last state shown is never the target
+    assert (found["precision"], found["recall"]) == (1.0, 1.0)
     [run] = read_runs([tmp_path / "blind"])
     assert [(calls.role, calls.model) for calls in run.calls] == [("rater", "local")]
 
