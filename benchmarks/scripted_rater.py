@@ -1,8 +1,7 @@
 """The scripted chat model of the table ``raters_endpoint``, which rates episodes of the number line by its prompt.
 
 The endpoint is the tests' HTTP server, at the address that ``vtifa/nano_endpoint`` names. It knows only what the
-prompts show. With the actions it can tell whether the target was reached; without them it assumes so for every agent
-that was last seen next to the target.
+prompts show: the target was reached if the agent ends on it.
 """
 
 from __future__ import annotations
@@ -18,21 +17,18 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 
-STEP = re.compile(r"^t=\d+ \| Number (\d+), target (\d+)\.(?: \| (add|subtract) one)?$", re.MULTILINE)
-SUMMARY = re.compile(r"last seen at (\d+), with the target at (\d+)(?:, and chose to (add|subtract) one)?")
+STATE = re.compile(r"^(?:t=\d+|end) \| Number (\d+), target (\d+)\.", re.MULTILINE)
+SUMMARY = re.compile(r"last seen at (\d+), with the target at (\d+)")
 
 
 def words(chat: Chat) -> str:
     """Return the summary of a segment, or the rating of an episode, whichever ``chat`` asks for."""
     asked = chat[1]["content"]
-    if steps := STEP.findall(asked):
-        number, target, action = steps[-1]
-        chosen = f", and chose to {action} one" if action else ""
-        return f"The agent was last seen at {number}, with the target at {target}{chosen}."
-    number, target, action = SUMMARY.findall(asked)[-1]
-    distance = int(target) - int(number)
-    success = distance == {"add": 1, "subtract": -1}[action] if action else abs(distance) == 1
-    return "3" if success else "0"
+    if states := STATE.findall(asked):
+        number, target = states[-1]
+        return f"The agent was last seen at {number}, with the target at {target}."
+    number, target = SUMMARY.findall(asked)[-1]
+    return "3" if number == target else "0"
 
 
 class ScriptedRater(ScriptedEndpoint):

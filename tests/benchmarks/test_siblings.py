@@ -77,11 +77,11 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
     assert (found["without memory: trial 1"], found["solved without"]) == ("0%", "0%")
 
 
-def test_the_scripted_rater_knows_the_end_of_an_episode_from_its_actions_and_guesses_it_without(
+def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_without(
     endpoint: ScriptedEndpoint,
 ) -> None:
     endpoint.reply = scripted_rater.words
-    env, right = rl.make_env("number_line", size=5), {}
+    env = rl.make_env("number_line", size=5)
     tasks = [*env.tasks("train"), *env.tasks("test")]
     episodes = [rl.Episode(task, seed) for seed in range(20) for task in tasks]
     for shown in (True, False):
@@ -90,7 +90,4 @@ def test_the_scripted_rater_knows_the_end_of_an_episode_from_its_actions_and_gue
         layout = rl.PromptFormat(env.instructions)
         played = rollout([env], episodes, policy=rl.RandomPolicy(), seats=seats, layout=layout)
         assert {each.success for each in played} == {True, False}
-        levels = [(each.turns[-1].rewards["rater"] > 0.5) == each.success for each in played]
-        right[shown] = sum(levels) / len(levels)
-    assert right[True] == 1.0
-    assert 0.5 < right[False] < 0.97
+        assert all((each.turns[-1].rewards["rater"] > 0.5) == each.success for each in played)
