@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,6 @@ from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.series import mean_interval
 
 HERE = Path(__file__).parent
-PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
-"""Patterns of the pages with published tables."""
 RUNS = HERE / "runs"
 RELIABILITY = HERE.parent / "docs" / "reliability.md"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -88,8 +85,8 @@ class Environment:
         return replace(self.reflecting, seeds=self.ablations[0].seeds)
 
 
-def _menu_first(recipe: str, seeds: str = SEEDS) -> Arm:
-    return Arm("menu_first", "menu first", recipe, ("prompt.menu=first",), seeds, tuple(ROUNDINGS))
+def _menu_first(recipe: str) -> Arm:
+    return Arm("menu_first", "menu first", recipe, ("prompt.menu=first",), roundings=tuple(ROUNDINGS))
 
 
 ENVIRONMENTS: Mapping[str, Environment] = {
@@ -130,10 +127,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "Each seed splits the files anew, and no file of a test question is asked about in training.",
         "auto_explore/nano_no_reflection",
         LATER_SEEDS,
-        (
-            Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives", seeds=LATER_SEEDS),
-            _menu_first("auto_explore/nano", LATER_SEEDS),
-        ),
+        (Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives", seeds=LATER_SEEDS),),
     ),
     "alfworld": Environment(
         "ALFWorld, the tomato task",
@@ -265,18 +259,7 @@ def loaded_machine() -> str:
 @cache
 def commit() -> str:
     """Return the commit that is checked out; ``REFLECTRL_COMMIT`` overrides it where there is no git."""
-    return os.environ.get("REFLECTRL_COMMIT") or commit_of_code(HERE)
-
-
-def commit_of_code(folder: Path) -> str:
-    """Return the commit checked out around ``folder``, with the suffix ``-dirty`` if files differ.
-
-    Pages and figures do not count: other benchmarks may just have written them.
-    """
-    found = commit_of(folder)
-    written = [f":(top,exclude,glob){pattern}" for pattern in (*PAGES, "docs/images/*")]
-    code = subprocess.run(["git", "diff", "HEAD", "--quiet", "--", ":/", *written], cwd=folder, check=False)
-    return found.removesuffix("-dirty") if code.returncode == 0 else found
+    return os.environ.get("REFLECTRL_COMMIT") or commit_of(HERE)
 
 
 def content(page: Path, mark: str) -> str:

@@ -341,7 +341,7 @@ def main() -> int:
         text = f"""**Kills.** {made_by(f"python benchmarks/kills.py --kills {given.kills} --seed {given.seed}")}:
 a stage killed at a random moment of its work, SIGKILL for the whole tree of processes (every fifth time SIGTERM or
 SIGINT instead), then the same command to its end; every file but checkpoints, arrival order of replies and clocks is
-compared with an undisturbed run.
+compared with an undisturbed run. The teacher of gen-data is a chat endpoint with faults.
 
 {found}
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from arms import ENVIRONMENTS, PAGES, Arm
+from arms import ENVIRONMENTS, Arm
 from studies import STUDIES
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
 SHOWN_FILES = 3
 """Maximum number of changed files that are named for a table."""
 

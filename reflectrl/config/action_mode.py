@@ -19,24 +19,24 @@ def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: boo
         InvalidInput: a setting that has no effect.
 
     """
-    silent = mode == "enumerated"
+    silent, setting = mode == "enumerated", "the prompt's action_mode"
     if silent and not reflects and settings.thought_lambda != RLFTSettings.thought_lambda:
         raise InvalidInput(
-            f"thought_lambda={settings.thought_lambda:g} was given, but with action_mode=enumerated there are no "
-            "thoughts; remove it, or set action_mode to thought_choice or json"
+            f"thought_lambda={settings.thought_lambda:g} was given, but with {setting}=enumerated there are no "
+            f"thoughts; remove it, or set {setting} to thought_choice or json"
         )
     if silent and settings.terms.sft_thought is not None:
         raise InvalidInput(
-            "terms.sft_thought was given, but with action_mode=enumerated there are no thoughts to correct; remove it "
-            "and the corrector, or set action_mode to thought_choice or json"
+            f"terms.sft_thought was given, but with {setting}=enumerated there are no thoughts to correct; remove it "
+            f"and the corrector, or set {setting} to thought_choice or json"
         )
     if settings.terms.kl is not None and mode == "json":
         raise InvalidInput(
-            "terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set action_mode "
-            "to enumerated or thought_choice"
+            "terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
+            f"{setting} to enumerated or thought_choice"
         )
     for source in (each for each in settings.rewards if mode not in TEXT_REWARDS.get(each, (mode,))):
         raise InvalidInput(
-            f"rewards names {source}, but action_mode is {mode}; set that to {' or '.join(TEXT_REWARDS[source])}, or "
+            f"rewards names {source}, but {setting} is {mode}; set that to {' or '.join(TEXT_REWARDS[source])}, or "
             "remove the reward"
         )

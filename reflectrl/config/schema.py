@@ -14,6 +14,7 @@ from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, c
 from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
 from reflectrl.config.rlft import TEXT_REWARDS, RLFTSection
+from reflectrl.core import InvalidInput
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import PromptFormat
@@ -306,14 +307,17 @@ class Recipe(Section):
                 "set both or neither"
             )
         if self.rlft is not None:
-            check_action_mode(self.rlft, self.prompt.action_mode, reflects=self.players.reflector.trained)
+            try:
+                check_action_mode(self.rlft, self.prompt.action_mode, reflects=self.players.reflector.trained)
+            except InvalidInput as error:
+                raise ValueError(f"rlft.{error}") from error
 
     def _check_rewards(self) -> None:
         if self.rlft is None:
             return
         mode = self.prompt.action_mode
-        known = {"env", *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
-        known |= set() if self.players.rater is None else {"rater"}
+        rater = set() if self.players.rater is None else {"rater"}
+        known = {"env", *rater, *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
         if unknown := set(self.rlft.rewards) - known - set(TEXT_REWARDS):
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "

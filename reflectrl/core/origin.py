@@ -72,23 +72,25 @@ def read_origin(run: Path) -> Origin | None:
 
 @cache
 def commit_of(folder: Path) -> str:
-    """Return the short hash of the commit checked out in ``folder``, with the suffix ``-dirty`` if files differ.
+    """Return the short hash of the commit checked out in ``folder``, with the suffix ``-dirty`` if its code differs.
 
-    Empty where git does not track the folder, such as an installed package inside another repository.
+    Pages (``*.md``) and ``docs/`` are no code. Empty where git does not track the folder, such as an installed package
+    inside another repository.
     """
-    try:
-        tracked = subprocess.run(
-            ["git", "-C", str(folder), "ls-files", "--error-unmatch", "."], capture_output=True, check=False
-        )
-        described = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:  # no git
+    commit = _git(folder, "rev-parse", "--short", "HEAD")
+    if commit is None or _git(folder, "ls-files", "--error-unmatch", ".") is None:
         return ""
-    return described.stdout.strip() if tracked.returncode == described.returncode == 0 else ""
+    same = _git(folder, "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)*.md", ":(top,exclude)docs")
+    return commit if same is not None else f"{commit}-dirty"
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return the output of a git command; ``None`` if it fails, or there is no git."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def usable_cores() -> int:

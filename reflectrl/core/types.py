@@ -58,7 +58,7 @@ class Observation:
 
     @property
     def final(self) -> Observation:
-        """The same observation without actions, for the end of an episode."""
+        """The observation without its actions, as recorded at the end of an episode."""
         return replace(self, actions=(), common=())
 
     @property

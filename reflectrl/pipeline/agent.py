@@ -42,7 +42,7 @@ class Agent:
     seats: tuple[Seat, ...]
     """The frozen players."""
     tokenizers: Mapping[str, PreTrainedTokenizerBase]
-    """Tokenizers of the local models by role: ``policy`` and, unless there is none, ``reflector``."""
+    """Tokenizers of the local models by role: ``policy`` and, unless it is remote or none, ``reflector``."""
 
     def act(
         self,

@@ -253,7 +253,9 @@ class RunFolder:
         except InvalidInput:
             if new and is_main_process() and not self._has_made(stage):
                 self._write({name: entry for name, entry in self._read().items() if name != stage})
-                if before is not None:
+                if before is None:
+                    path.unlink()
+                else:
                     write_text(path, before)
                 if stage == "sft":
                     (self.path / COMPUTE).unlink(missing_ok=True)  # the next model may need another precision

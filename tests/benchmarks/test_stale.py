@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from arms import commit_of_code
 from stale import MADE_FROM, ROOT, TABLES, UNUSED, faults, tables, verdict
 from trained_runs import play_stages, small_recipe
 
@@ -42,15 +41,6 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "nano.yaml").write_text("gamma: 1\n")
     return tmp_path
-
-
-def test_pages_that_other_benchmarks_have_written_leave_the_commit_clean(repository: Path) -> None:
-    (repository / "README.md").write_text("old\n")
-    made = commit(repository, room__a="x = 1")
-    (repository / "README.md").write_text("new\n")
-    assert commit_of_code(repository) == made
-    (repository / "recipes" / "nano.yaml").write_text("gamma: 0.9\n")
-    assert commit_of_code(repository) == f"{made}-dirty"
 
 
 def judged(folder: Path, content: str, mark: str = "learning") -> str:

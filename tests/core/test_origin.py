@@ -54,3 +54,10 @@ def test_only_a_checkout_has_a_commit(tmp_path: Path) -> None:
     git("commit", "--message", "Add")
     assert commit_of(tmp_path / "package") == git("rev-parse", "--short", "HEAD").strip()
     assert commit_of(tmp_path / "site-packages") == ""
+    (tmp_path / "package" / "README.md").write_text("old\n")
+    git("add", "package")
+    git("commit", "--message", "Add a page")
+    for name, suffix in (("README.md", ""), ("a.py", "-dirty")):  # a page may name the results of the code
+        (tmp_path / "package" / name).write_text("new\n")
+        commit_of.cache_clear()
+        assert commit_of(tmp_path / "package") == git("rev-parse", "--short", "HEAD").strip() + suffix

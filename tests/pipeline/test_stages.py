@@ -175,6 +175,14 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
     assert RunFolder(run).is_done("sft")
 
 
+def test_a_stage_that_is_refused_at_once_leaves_no_recipe_behind(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY"):
+        run_stages(small_recipe("data.teacher=openai"), tmp_path, ("gen-data",))
+    assert not (tmp_path / "recipe.yaml").exists()
+    assert not RunFolder(tmp_path).has_begun("gen-data")
+
+
 def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected_after_it(tmp_path):
     wrong = small_recipe(f"model.name={tmp_path / 'nowhere'}")
     with pytest.raises(InvalidInput, match="nowhere.* cannot be loaded"):
