@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reflectrl.cli.terminal import warn
+from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput, WorkFailed
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def explore(
         warn("\nstopped; no file was named.")
         raise typer.Exit(130) from None
     if answer is None:
-        steps_played = "1 step" if watcher.steps == 1 else f"{watcher.steps} steps"
-        raise WorkFailed(f"no file was named within {steps_played}; allow more with --steps.")
+        raise WorkFailed(f"no file was named within {counted(watcher.steps, 'step')}; allow more with --steps.")
     screen.say(f"answer: {answer}")
 
 
@@ -143,7 +142,7 @@ def _work(
         screen.say(line)
     if work.answer is not None:
         screen.say(f"answer: {work.answer}")
-    files = "1 file" if len(work.changed) == 1 else f"{len(work.changed)} files"
+    files = counted(len(work.changed), "file")
     screen.say(f"changed: {files}{'' if apply or not work.changed else '; nothing is written, add --apply for that'}")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reflectrl.cli.completion import complete_env, complete_run
-from reflectrl.cli.terminal import warn
+from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Session:
         """Return a sentence that counts the episodes saved so far; empty without ``--save``."""
         if self._file is None:
             return ""
-        return f" Saved in {self._file}: {_count(self._kept, 'episode')}."
+        return f" Saved in {self._file}: {counted(self._kept, 'episode')}."
 
     def _show(self, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
         from reflectrl.prompts import labels
@@ -169,7 +169,7 @@ class _Session:
         screen.say("")
         screen.say("End")
         screen.state(self._game.env.observation.text)
-        steps = _count(len(trajectory.turns), "step")
+        steps = counted(len(trajectory.turns), "step")
         screen.say(f"Outcome: {trajectory.outcome} after {steps}, return {trajectory.episode_return:+.4g}", "bold")
         if self._file is None:
             return
@@ -177,12 +177,8 @@ class _Session:
 
         samples = save_episode(self._file, self._game.header, trajectory)
         self._kept += bool(samples)
-        kept = f"Saved: {_count(samples, 'sample')} in {self._file}"
+        kept = f"Saved: {counted(samples, 'sample')} in {self._file}"
         screen.say(kept if samples else "Not saved: demonstrations are successful episodes only.")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:

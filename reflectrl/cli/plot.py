@@ -30,7 +30,9 @@ def plot(
         typer.Argument(metavar="[LABEL=]RUN", help="Run folders; those of one label are seeds of one line."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Output file: .png, .svg or .pdf.")],
-    what: Annotated[What, typer.Option(help="Metric to draw.")] = SUCCESS,
+    what: Annotated[
+        What, typer.Option(metavar="METRIC", help="Metric of an iteration; an unknown one is refused with all names.")
+    ] = SUCCESS,
     x: Annotated[Along, typer.Option(help="Quantity along which it is drawn.")] = Along.iteration,
     stage: Annotated[
         str | None, typer.Option(help="Only this stage of the curriculum, counted from its beginning.")
