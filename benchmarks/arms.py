@@ -85,8 +85,8 @@ class Environment:
         return replace(self.reflecting, seeds=self.ablations[0].seeds)
 
 
-def _menu_first(recipe: str) -> Arm:
-    return Arm("menu_first", "menu first", recipe, ("prompt.menu=first",), roundings=tuple(ROUNDINGS))
+def _menu(place: str, recipe: str) -> Arm:
+    return Arm(f"menu_{place}", f"menu {place}", recipe, (f"prompt.menu={place}",), roundings=tuple(ROUNDINGS))
 
 
 ENVIRONMENTS: Mapping[str, Environment] = {
@@ -102,7 +102,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
             Arm("rlft_only", "RLFT only (no SFT, no reflection)", "dangerous_taxi/nano_rlft_only"),
             Arm("no_negatives", "without negatives", "dangerous_taxi/nano_no_negatives"),
             Arm("paper_objective", "the paper's objective", "dangerous_taxi/nano_paper_objective"),
-            _menu_first("dangerous_taxi/nano"),
+            _menu("first", "dangerous_taxi/nano"),
         ),
     ),
     "ride": Environment(
@@ -118,7 +118,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "number_line/nano",
         "nothing",
         "Lines of ten numbers; training begins at none of the starts of the test, but passes through some.",
-        ablations=(_menu_first("number_line/nano"),),
+        ablations=(_menu("first", "number_line/nano"),),
     ),
     "explore": Environment(
         "AutoExplore, the company's files",
@@ -137,7 +137,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "alfworld/nano_no_reflection",
         ablations=(
             Arm("no_negatives", "without negatives", "alfworld/nano_no_negatives"),
-            _menu_first("alfworld/nano"),
+            _menu("last", "alfworld/nano"),
         ),
     ),
 }

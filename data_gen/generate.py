@@ -33,7 +33,7 @@ from reflectrl.data_gen.rows import (
 )
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
-from reflectrl.endpoint.account import Usage
+from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
 from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import TeacherPrompts
@@ -95,6 +95,7 @@ def generate(
     spending: Spending | None = None,
     tell: Callable[[str], None] = lambda _: None,
     seats: Seats = reflector_alone,
+    account: Account | None = None,
 ) -> DataSummary | None:
     """Collect ``recipe.data.samples`` samples and write ``data/`` and ``sft/`` in ``folder``.
 
@@ -112,6 +113,7 @@ def generate(
         spending: limits on the calls to chat endpoints.
         tell: called with a sentence on the calls to make and their estimated cost.
         seats: makes the frozen players whose words the rows show, out of the teacher's episodes.
+        account: budget shared with these players; by default, that of ``spending`` for the teacher alone.
 
     Returns:
         Summary of the collected samples; ``None`` for a dry run.
@@ -125,7 +127,7 @@ def generate(
     """
     spending = spending or Spending()
     given = read_demonstrations(recipe)
-    account = open_account(recipe, folder, spending.max_cost)
+    account = account or open_account(recipe, folder, spending.max_cost)
     client: ChatClient | None = None
     if recipe.data.teacher == "openai":
         from reflectrl.endpoint.chat import ChatClient
@@ -147,7 +149,10 @@ def generate(
             tell(collection.estimate().sentence(client.endpoint, len(client.journal.paid)))
         if spending.dry_run:
             if client is None and not usage.calls:
-                tell("the environment's expert teaches: no calls to a chat model, no cost")
+                planner = recipe.players.planner
+                is_asked = planner is not None and planner.player == "remote"
+                calls = "calls of the planner are not estimated" if is_asked else "no calls to a chat model, no cost"
+                tell(f"the environment's expert teaches: {calls}")
             return None
         if spending.batch is not None:
             tell(_batch(recipe, folder, envs, client, spending.batch, given))

@@ -31,8 +31,16 @@ def words_in_view(
         For each sample, the words in view of its reflector, and those in view of its policy.
 
     """
+    episodes = {(each.task.id, each.seed): each for each in taught}
     states = [
-        State(each.observation, each.past, each.seed, task_id=each.task.id, task_type=each.task.group)
+        State(
+            each.observation,
+            each.past,
+            each.seed,
+            before=_before(each, episodes.get((each.task.id, each.seed))),
+            task_id=each.task.id,
+            task_type=each.task.group,
+        )
         for each in samples
     ]
     heard: list[Words] = [{} for _ in states]
@@ -49,6 +57,14 @@ def words_in_view(
             for state, words in zip(states, said, strict=True)
         ]
     return heard, [state.said for state in states]
+
+
+def _before(sample: Sample, episode: Trajectory | None) -> Words:
+    """Return the thought of the step before, which a memory may take as its key: there, the teacher's reflection."""
+    step = len(sample.past) - 1
+    if episode is None or not 0 <= step < len(episode.turns):
+        return {}
+    return {"policy": episode.turns[step].reflection or ""}
 
 
 def _plans(seat: Seat, states: Sequence[State], layout: PromptFormat, taught: Sequence[Trajectory]) -> list[str | None]:

@@ -19,7 +19,13 @@ STEPS = {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.
 
 def fine_tune(lm: LanguageModel, rows: Sequence[Row], folder: Path, player: Player, **given: Any) -> SFTSummary:
     """Train with ``given`` arguments of ``train_sft`` or settings of its section."""
-    options = {"labels": LABELS, "max_length": MAX_LENGTH, "max_new_tokens": 8, "drop_long_rows": False, "seed": 3}
+    options = {
+        "labels": LABELS,
+        "max_length": MAX_LENGTH,
+        "max_new_tokens": {"reflector": 8, "policy": 8},
+        "drop_long_rows": False,
+        "seed": 3,
+    }
     options |= {"on_step": None, "save_every": 100, "stop": None, "failures": None}
     options |= {name: given.pop(name) for name in list(given) if name in options}
     section = SFTPlayerSection if player == "reflector" else SFTPolicySection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -30,6 +31,11 @@ def main() -> None:
     except ReflectRLError as error:
         warn(f"error: {error}")
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        warn("error: a path was given that is longer than the file system allows; expected a shorter one.")
+        sys.exit(2)
     except UsageError as error:  # its message quotes user input
         said = io.StringIO()
         error.show(said)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config.schema import Recipe
+from reflectrl.core import InvalidInput
 from reflectrl.core.layout import CALLS
 from reflectrl.core.nested import section_at
 from reflectrl.endpoint.account import Account, Price, of_role
@@ -46,7 +47,8 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
         processes: number of processes that work in the folder at the same time; each gets an equal part of the rest.
 
     Raises:
-        InvalidInput: a budget that is not above 0, or a damaged file.
+        InvalidInput: a budget that is not above 0, or that cannot be compared with what a role no longer in the recipe
+            has spent; a damaged file.
 
     """
     endpoints = endpoints_of(recipe.model_dump())
@@ -54,6 +56,12 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     for folder in sorted((run / CALLS).glob("*")):
         _, section = of_role(endpoints, folder.name) or ("", {})
         price = section.get("price")
-        paid = ((reply.tokens, reply.batch) for reply in read_replies(folder))
+        paid = [(reply.tokens, reply.batch) for reply in read_replies(folder)]
+        if max_cost is not None and paid and not section:
+            raise InvalidInput(
+                f"a budget of {max_cost:g} USD was given for {run}, but {folder} holds {len(paid)} paid replies of a "
+                "role that the recipe has no endpoint for, so their cost is unknown; name the endpoint in the recipe "
+                "again, move that folder away, or leave the budget out."
+            )
         account.count(paid, None if price is None else Price(**price))
     return account.divided(processes)

@@ -32,6 +32,14 @@ def _unused(recipe: Recipe) -> Iterator[str]:
             "reflector_model: it is the model of a local reflector, but players.reflector.player is "
             f"{reflector.player}; set reflector_model to null."
         )
+    for number, stage in enumerate(rlft.stages if rlft is not None else ()):
+        if stage.success_threshold is not None and stage.iterations < stage.window:
+            yield (
+                f"rlft.stages.{number}.success_threshold: it is compared with the mean of rlft.stages.{number}.window="
+                f"{stage.window} iterations, but the stage has {stage.iterations}; lower the window, or remove it."
+            )
+    if rlft is not None and not any(rlft.rewards.values()):
+        yield "rlft.rewards: all weights are 0, so no step is better than another; give env or rater a weight."
     if rlft is not None and rlft.learning_rate_schedule != "linear" and rlft.learning_rate_end == 1:
         yield (
             "rlft.learning_rate_schedule: it is the way to rlft.learning_rate_end, but at 1 the learning rate stays "
@@ -42,6 +50,8 @@ def _unused(recipe: Recipe) -> Iterator[str]:
             "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
             "policy answers with none; set it to 0."
         )
+    if "" in recipe.eval.groups:
+        yield "eval.groups: every task's id begins with '', so its row would repeat that of all tasks; remove it."
     if recipe.eval.controls and "rlft" not in recipe.eval.policies:
         yield (
             "eval.controls: they replace the reflections of the policy rlft, which eval.policies leaves out; add it, "

@@ -33,7 +33,7 @@ def public_address(url: str) -> str:
             f"base_url holds a login or a query, and recipes are copied into run folders and reports; {expected}: "
             "leave the login or query out, and name the environment variable that holds the key in api_key_env."
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not parts.hostname.isascii():
         raise InvalidInput(f"base_url={url!r} is no address; {expected}.")
     return url
 

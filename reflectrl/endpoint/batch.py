@@ -165,7 +165,7 @@ class Batches:
             body = response["body"]
             if self._client.journal.known(asked) is not None:
                 return True
-        except (ValueError, KeyError, TypeError, RejectedReply):
+        except (ValueError, RecursionError, KeyError, TypeError, RejectedReply):
             return False
         return self._client.keep_batched(asked, body)
 
@@ -174,7 +174,7 @@ class Batches:
             return []
         try:
             names = json.loads(self._path.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             names = None
         if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
             raise InvalidInput(f"{self._path} is not a list of batches; correct it, or delete it to give them up.")

@@ -57,7 +57,8 @@ class Journal:
     """Paid replies and rejected calls of one role in one run folder.
 
     Args:
-        folder: holds ``replies.jsonl`` and ``rejected.jsonl``; ``None`` to keep no replies.
+        folder: holds ``replies.jsonl`` and ``rejected.jsonl``; ``None`` to remember neither replies nor
+            rejections, which are only counted.
         read_only: write no new ones into the folder.
 
     Raises:
@@ -70,6 +71,7 @@ class Journal:
         self._read_only = read_only
         self._replies: dict[str, str] = {}
         self._rejected: dict[str, str] = {}
+        self._forgotten = 0  # rejected calls, where no folder remembers which
         self.cut: set[str] = set()
         """Calls whose replies ``max_tokens`` truncated."""
         self.paid: list[tuple[Tokens, bool]] = []
@@ -89,7 +91,7 @@ class Journal:
     @property
     def rejected(self) -> int:
         """Number of rejected calls so far."""
-        return len(self._rejected)
+        return len(self._rejected) + self._forgotten
 
     @property
     def rejected_path(self) -> Path | None:
@@ -115,7 +117,10 @@ class Journal:
     def reject(self, asked: str, chat: Messages, reason: str, bad: Sequence[str] = ()) -> None:
         """Reject a call, and delete its ``bad`` replies, so that a repetition gets new ones."""
         self._append(REJECTED, RejectedCall(asked, reason, tuple(chat)))
-        self._rejected[asked] = reason
+        if self._folder is None:
+            self._forgotten += 1
+        else:
+            self._rejected[asked] = reason
         for deleted in bad:
             self.add(PaidReply(deleted, None, Tokens(), batch=False))
 

@@ -105,7 +105,7 @@ def fields(way: str, chat: Messages) -> dict[str, Any]:
 def _of_schema(completion: Any, labels: tuple[str, ...]) -> str | None:
     try:
         label = str(json.loads(completion["choices"][0]["message"]["content"])["label"])
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return None
     return label if label in labels else None
 
@@ -137,7 +137,7 @@ def _of_logprobs(completion: Any, labels: tuple[str, ...]) -> str | None:
         first = completion["choices"][0]["logprobs"]["content"][0]
         reported = [(float(each["logprob"]), str(each["token"]).strip(SIGNS)) for each in first["top_logprobs"]]
         sampled = str(first["token"]).strip(SIGNS)
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return None
     known = [(logprob, token) for logprob, token in reported if token in labels]
     return sampled if sampled in labels else max(known)[1] if known else None

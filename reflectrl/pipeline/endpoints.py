@@ -57,6 +57,7 @@ class Endpoints:
         """Return ``make(endpoint, ...)``, a player of the given role."""
         if self._replies == "forget":
             endpoint = replace(endpoint, max_rejected=sys.maxsize)
+            settings |= {"cache_size": 0} if "cache_size" in settings else {}
         player = make(endpoint, journal=self._journal(role), account=self._account, **settings)
         self._clients.append(player.client)
         return player

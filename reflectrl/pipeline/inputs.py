@@ -45,6 +45,9 @@ is computed at once, and which files are kept. They may change between a kill an
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
     prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
+    memory = recipe.players.memory
+    if memory is not None and (memory.embedder == "self" or memory.key == "picture"):
+        prefixes.append("model")  # it embeds what the rows of gen-data show
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
     return _relevant(read)

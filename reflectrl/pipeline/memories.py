@@ -68,6 +68,10 @@ class Memories:
             return self.taught
         return EpisodeStore(self._models.run.verified(MEMORY, "rlft"), self._header).snapshot()
 
+    def load_planner(self) -> None:
+        """Load the model of the planner, if there is one, before the work that needs it."""
+        self._planning_model  # noqa: B018 - a cached property
+
     def growing(self, *, from_start: bool) -> EpisodeStore | None:
         """Return the store that grows in RLFT and begins with the teacher's episodes; ``None`` if none grows.
 

@@ -64,7 +64,6 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
-    writers = roles if recipe.prompt.action_mode != "enumerated" else ("reflector",)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
     check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     with gentle_stops() as stop:
@@ -75,7 +74,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             section=section,
             labels=run_players.labels,
             max_length=base.max_length,
-            max_new_tokens=max(getattr(recipe.players, role).max_new_tokens for role in writers),
+            max_new_tokens={role: getattr(recipe.players, role).max_new_tokens for role in roles},
             drop_long_rows=recipe.sft.drop_long_rows,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),

@@ -9,19 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.core import InvalidInput, Trajectory, WorkFailed, nearest
+from reflectrl.core import InvalidInput, WorkFailed, nearest
 from reflectrl.core.layout import DATASET, STAGES
 from reflectrl.core.text import first_line
 from reflectrl.core.version import version_errors
-from reflectrl.data_gen.generate import Seats, Spending, reflector_alone
-from reflectrl.endpoint.account import Usage
+from reflectrl.data_gen.generate import Spending, reflector_alone
+from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.reflectors import check_reflectors
-from reflectrl.players import Seat
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from reflectrl.pipeline.players import RunPlayers
 
 SFT_PLAYERS = ("reflector", "policy")
 
@@ -159,8 +162,11 @@ def _gen_data(job: _Job) -> bool:
         generate(job.recipe, job.run.path, spending=job.spending, tell=report)
         return False
     with job.reporter.stage("gen-data") as advance:
+        account = open_account(job.recipe, job.run.path, job.spending.max_cost)
+        players = _teaching_players(job, account)
+        seats = reflector_alone if players is None else players.teaching_seats
         summary = generate(
-            job.recipe, job.run.path, advance, spending=job.spending, tell=report, seats=_teaching_seats(job)
+            job.recipe, job.run.path, advance, spending=job.spending, tell=report, seats=seats, account=account
         )
         if summary is None:  # only a dry run and Batch mode end before the rows
             return False
@@ -169,22 +175,20 @@ def _gen_data(job: _Job) -> bool:
         secret = f"; {summary.indiscreet} that revealed a secret left out" if summary.indiscreet else ""
         note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
-    _report_calls(job, summary.usage, summary.spent)
+    _report_calls(job, summary.usage if players is None else summary.usage + players.usage, account.spent)
     return True
 
 
-def _teaching_seats(job: _Job) -> Seats:
-    """Return a function that makes the frozen players whose words SFT rows show, besides the reflector."""
+def _teaching_players(job: _Job, account: Account) -> RunPlayers | None:
+    """Return the frozen players whose words SFT rows show; ``None`` if these are the reflector's alone."""
     players = job.recipe.players
     if players.memory is None and players.planner is None:
-        return reflector_alone
+        return None
     from reflectrl.pipeline.players import RunPlayers
 
-    def seats(taught: Sequence[Trajectory]) -> Sequence[Seat]:
-        account = open_account(job.recipe, job.run.path, job.spending.max_cost)
-        return RunPlayers(job.recipe, job.run, account).teaching_seats(taught)
-
-    return seats
+    teaching = RunPlayers(job.recipe, job.run, account)
+    teaching.memories.load_planner()  # a missing key or model is found now, not after the teacher's work
+    return teaching
 
 
 def _sft(job: _Job) -> bool:

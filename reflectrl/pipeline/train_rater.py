@@ -103,7 +103,7 @@ def train_rater(
             section=settings,
             labels=scale.levels,
             max_length=max_length,
-            max_new_tokens=1,
+            max_new_tokens={"policy": 1},
             drop_long_rows=True,
             output_dir=Path(place) / "checkpoints",
             seed=seed,

@@ -57,7 +57,7 @@ def thought_in(text: str) -> str:
 
 def _unescaped(value: str) -> str:
     try:
-        return str(json.loads(f'"{value}"', strict=False))
+        return str(json.loads(f'"{value}"', strict=False)).encode(errors="replace").decode()  # \ud800 is no text
     except ValueError:  # such as \q
         return value
 

@@ -101,7 +101,7 @@ def read_correction(reply: str) -> str:
     start, end = reply.find("{"), reply.rfind("}") + 1
     try:
         answer = json.loads(reply[start:end], strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):  # syntax, or too many brackets
         answer = None
     evaluation = str(answer.get("evaluation", "")).strip().upper() if isinstance(answer, dict) else ""
     if evaluation == "YES":

@@ -69,4 +69,6 @@ def _played_again(env: NatLangEnv, task: Task, view: View) -> bool | None:
             return None
         _, _, terminated, truncated, info = env.step(action)
         ended = terminated or truncated
+    if view.last is not None and env.observation.final != view.last:
+        return None
     return bool(info["success"]) if ended else None

@@ -147,9 +147,13 @@ def _first(played: list[Trajectory], most: int, of: str, missing: list[str]) -> 
 
 
 def _advantages(path: Path, played: Sequence[Trajectory], missing: list[str]) -> list[tuple[float, ...] | None]:
-    """Return the advantages of the steps of each episode; ``None`` if the file belongs to other episodes."""
+    """Return the advantages of the steps of each episode, none for one that was not learned from.
+
+    All are ``None`` if the file belongs to other episodes.
+    """
     rows = [decode(tuple[float, ...], value, where) for where, value in read_jsonl(path)][: len(played)]
-    if [len(row) for row in rows] != [len(trajectory.turns) for trajectory in played]:
+    lengths = [len(trajectory.turns) for trajectory in played]
+    if len(rows) != len(played) or any(row and len(row) != most for row, most in zip(rows, lengths, strict=True)):
         missing.append(f"{path} does not fit the episodes beside it, so their advantages are not shown.")
         return [None] * len(played)
     return [*rows]

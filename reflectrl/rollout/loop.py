@@ -243,9 +243,9 @@ def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequenc
     cut = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated and slot.env.observation.actions]
     if not cut:
         return
-    if reads_hints(policy, seats):
-        for slot in cut:
-            slot.hints = slot.env.hints()
+    if reads_hints(policy, acting(seats)):
+        _send(cut, [AskHints()] * len(cut))
+        cut = _each(_Slot.ask, cut)
     moves = play_turn([slot.state for slot in cut], policy=policy, seats=acting(seats), layout=layout)
     for slot, move in zip(cut, moves, strict=True):
         if slot.trajectory is not None:

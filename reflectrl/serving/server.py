@@ -124,10 +124,11 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=128)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name with an empty or too long part
+        why = getattr(error, "strerror", None) or error
         raise InvalidInput(
-            f"the server cannot listen on {host} port {port} ({error.strerror or error}); choose another --host or "
-            "--port, such as --port 0 for any free one."
+            f"the server cannot listen on {host} port {port} ({why}); choose another --host or --port, such as --port 0 "
+            "for any free one."
         ) from error
     # inherited by connections; without it, the body of a reply waits 40 ms for the acknowledgement of its headers
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -55,8 +55,9 @@ class StepSample:
 
 
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
-    """Return whether every reward source rewarded some step of the episode: a failed rating is not a rating of 0."""
-    return all(any(source in _sources(turn) for turn in trajectory.turns) for source in weights)
+    """Return whether every source with a weight rewarded a step of the episode: a failed rating is no rating of 0."""
+    named = [source for source, weight in weights.items() if weight]
+    return all(any(source in _sources(turn) for turn in trajectory.turns) for source in named)
 
 
 def all_scored(fresh: Sequence[Trajectory], weights: Mapping[str, float], iteration: int) -> list[Trajectory]:

@@ -46,6 +46,8 @@ class Measures:
         """Begin an iteration, before its rollout."""
         self.updates: list[tuple[float, float, float]] = []
         """Loss, KL divergence and fraction of clipped steps of each update."""
+        self.learning_rate = 0.0
+        """Learning rate of the last update; 0 before the first."""
         self.norms: list[float] = []
         """Norm of the gradient of each update."""
         self.gaps: list[float] = []

@@ -35,4 +35,5 @@ def episodes_of_ranks(accelerator: Accelerator, episodes: Sequence[Trajectory]) 
 
 def _without_pictures(trajectory: Trajectory) -> Trajectory:
     turns = [replace(turn, observation=replace(turn.observation, images=())) for turn in trajectory.turns]
-    return replace(trajectory, turns=tuple(turns))
+    last = trajectory.last and replace(trajectory.last, images=())
+    return replace(trajectory, turns=tuple(turns), last=last)

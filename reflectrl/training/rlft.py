@@ -145,7 +145,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._schedule = self._iterations()
         self._minibatch: list[StepSample] | None = None
         self._measures = Measures(self.policy, self.seats, self.imitation)
-        self._learning_rate = 0.0
         self._reported: dict[str, float] = {}
         super().__init__(
             model=lm.model,
@@ -197,7 +196,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 self.imitation.add(fresh)
                 for player in self.learners:
                     player.remember(episodes_of_ranks(self.accelerator, fresh))
-                self.replay.extend(episode for episode in learned if stage.worth_replaying(episode))
+                estimated = args.bootstrap_truncated  # the last value of such an episode cannot be computed again
+                kept = (each for each in learned if not (estimated and each.truncated))
+                self.replay.extend(each for each in kept if stage.worth_replaying(each))
                 if replayed and args.baseline == "value":
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
                 samples = step_samples(learned, self.layout, args, replayed)
@@ -268,7 +269,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             success_by_group=self._collector.success_by_group(self.curriculum.stage, fresh, self._gather),
             stage=self.curriculum.stage.name,
             replayed=replayed,
-            learning_rate=self._learning_rate,
+            learning_rate=self._measures.learning_rate,
             env_steps=self.env_steps,
             entropy_coef=self.entropy_coef,
             validation_success=None,
@@ -328,7 +329,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
         mean = total / len(samples) + imitated
         self._measures.updates.append((mean, kl / fresh, clipped / fresh))
-        self._learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        self._measures.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         return torch.tensor(mean, device=self.args.device)
 
     def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:

@@ -12,7 +12,7 @@ import hashlib
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +70,7 @@ def train_sft(
     section: SFTPlayerSection,
     labels: Sequence[str],
     max_length: int,
-    max_new_tokens: int,
+    max_new_tokens: Mapping[str, int],
     drop_long_rows: bool,
     output_dir: Path,
     seed: int,
@@ -89,7 +89,7 @@ def train_sft(
         section: settings of the training.
         labels: all menu labels.
         max_length: maximum length of a prompt with its completion, in tokens; longer prompts are cut as in rollouts.
-        max_new_tokens: number of tokens that a prompt leaves free for the player's text, as in rollouts.
+        max_new_tokens: by player, number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
         output_dir: folder of the checkpoints; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -75,7 +75,7 @@ def encode_rows(
     player: Player,
     labels: Sequence[str],
     action_mode: ActionMode,
-    max_new_tokens: int,
+    max_new_tokens: Mapping[str, int],
     drop_long_rows: bool,
 ) -> list[list[Example]]:
     """Encode rows; prompts that are too long are cut as in rollouts.
@@ -87,7 +87,7 @@ def encode_rows(
         player: player that is trained, or "both".
         labels: all menu labels of the recipe.
         action_mode: form of the policy's answers.
-        max_new_tokens: number of tokens that a prompt leaves free for the player's text, as in rollouts.
+        max_new_tokens: by player, number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
 
     Returns:
@@ -102,7 +102,7 @@ def encode_rows(
     for number, row in enumerate(rows):
         _check(number, row, player, labels)
         try:
-            encoded.append(_encode(row, tokenizer, encoder, action_mode, max_new_tokens))
+            encoded.append(_encode(row, tokenizer, encoder, action_mode, max_new_tokens[row.player]))
         except InvalidInput as error:
             too_long.append(error)
     if too_long and not drop_long_rows:

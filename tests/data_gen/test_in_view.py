@@ -42,6 +42,17 @@ def test_a_plan_is_made_where_the_episode_began_and_read_by_both_players():
     assert read == [{**plan, "reflector": "Good."}, {**plan, "reflector": "Begin."}, {"reflector": "Fine."}]
 
 
+def test_a_memory_reads_what_the_teacher_said_at_the_step_before_as_the_thought():
+    class Recalling:
+        def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
+            return [Utterance(view.before.get("policy", "none")) for view in views]
+
+    turn = turn_of(START, ("go",), "Begin.", chose(0, "go"), 0.0)
+    taught = Trajectory(TASK, 1, (turn,), True, False, True)
+    _, read = words_in_view(SAMPLES, [Seat("memory", Recalling())], LAYOUT, [taught])
+    assert [words["memory"] for words in read] == ["Begin.", "none", "none"]
+
+
 def test_a_memory_before_the_reflector_is_read_by_it_and_one_after_it_reads_it():
     memory = Seat("memory", Telling())
     heard, read = words_in_view(SAMPLES[:1], [memory, REFLECTOR], LAYOUT, [TAUGHT])

@@ -127,7 +127,8 @@ PLACES = {
 
 def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tuning(tokenizer):
     encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
-    options = {"labels": ADDED, "action_mode": "enumerated", "max_new_tokens": 8, "drop_long_rows": False}
+    options = {"labels": ADDED, "action_mode": "enumerated", "drop_long_rows": False}
+    options["max_new_tokens"] = {"reflector": 8, "policy": 8}
     for place, hostile in PLACES.items():
         ids = PlainText(tokenizer).prompt(hostile)
         illegal = [label for label in hostile.menu.common_labels if label not in hostile.menu.labels]

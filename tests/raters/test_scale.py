@@ -22,6 +22,7 @@ SCALE = Scale()
         ("Very good", 3),
         ("`1. bad`", 1),
         *((reply, None) for reply in ("4", "2.5", "-1", "", "Rating: 7", "Rating: 1.5", "Rating: -1", "not good")),
+        *((reply, None) for reply in ("Rating (0-3): 2", "rating from 0 to 3: 2", "Rating: 0 – 3")),
         ("The agent did 2 of 3 things", None),
         ("It took 3 steps.", None),
     ],
