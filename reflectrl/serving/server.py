@@ -127,8 +127,8 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # a name with an empty or too long part
         why = getattr(error, "strerror", None) or error
         raise InvalidInput(
-            f"the server cannot listen on {host} port {port} ({why}); choose another --host or --port, such as --port 0 "
-            "for any free one."
+            f"the server cannot listen on {host} port {port} ({why}); choose another --host or --port, such as "
+            "--port 0 for any free one."
         ) from error
     # inherited by connections; without it, the body of a reply waits 40 ms for the acknowledgement of its headers
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

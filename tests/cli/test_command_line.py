@@ -96,3 +96,8 @@ def test_an_environment_is_checked() -> None:
     assert done.code == 0, done.err
     assert "16 train, 7 validation, 7 test tasks; horizon 6" in done.out
     assert "dangerous_taxi" in reflectrl("check-env", "--list").out.splitlines()
+
+
+@pytest.mark.parametrize("command", ["report", "export", "runs"])
+def test_a_path_that_is_too_long_is_refused(command: str) -> None:
+    assert "longer than the file system allows" in refused(command, "x" * 300)

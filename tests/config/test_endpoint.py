@@ -77,3 +77,11 @@ def test_the_spending_of_a_folder_is_read_and_its_files_are_left_alone(tmp_path:
     recipe = load_recipe("number_line/nano", ["players.reflector.endpoint.price={prompt: 2.5, completion: 10}"])
     assert open_account(recipe, tmp_path).spent == 0.0035
     assert replies.read_bytes() == before
+
+
+def test_a_budget_is_refused_where_a_role_that_left_the_recipe_has_spent_an_unknown_amount(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "calls" / "eval-big" / "replies.jsonl", [PaidReply("a", "Go.", Tokens(9, 1), batch=False)])
+    recipe = load_recipe("number_line/nano")
+    assert open_account(recipe, tmp_path).spent == 0
+    with pytest.raises(InvalidInput, match=r"calls/eval-big holds 1 paid replies of a role that the recipe has no"):
+        open_account(recipe, tmp_path, 5.0)

@@ -33,6 +33,7 @@ def test_the_key_comes_from_the_environment_and_a_bad_one_is_refused_and_not_sho
         {"base_url": "https://host/v1?api_key=secret"},
         {"base_url": "https://host/v1#secret"},
         {"base_url": "http://host:secret/v1"},
+        {"base_url": "http://☃:1/v1"},
     ],
     ids=str,
 )

@@ -179,6 +179,11 @@ def test_an_answer_is_read_whole_or_broken_and_names_exactly_one_legal_action_or
     assert text[answer.action_start :].startswith('"action"') or answer.action_start == len(text)
 
 
+def test_an_escape_that_is_no_character_is_replaced():
+    answer = read_answer('{"thoughts": "\\ud800 up", "action": "+"}', MENU)
+    assert (answer.thought, answer.index) == ("? up", MENU.actions.index("+"))
+
+
 def test_what_is_written_is_read_back():
     answer = read_answer(json_answer('to "the"\nright', "take Cup"), MENU)
     assert (answer.thought, answer.index) == ('to "the" right', 3)

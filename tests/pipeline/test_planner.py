@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,9 @@ def test_a_chat_model_plans_is_shown_earlier_plans_and_says_what_to_look_up(
 
     endpoint.reply = answer
     at = f"players.planner.endpoint.base_url={endpoint.url}"
-    play_stages(small_recipe(*BRIEF, at, name="rap/nano_planner_endpoint"), tmp_path / "run")
+    recipe = small_recipe(*BRIEF, at, name="rap/nano_planner_endpoint")
+    assert re.search(r"^calls  +(\d+) ", play_stages(recipe, tmp_path / "run", "gen-data"), re.MULTILINE)
+    play_stages(recipe, tmp_path / "run")
     asked = [request.chat for request in endpoint.requests]
     plans = [chat[1]["content"] for chat in asked if "You plan" in chat[0]["content"]]
     assert plans

@@ -46,8 +46,12 @@ def test_an_answer_says_that_the_thought_is_right_or_has_a_better_one(reply: str
     assert read_correction(reply) == correction
 
 
+DEEP = f'{{"evaluation": "NO", "correction": {"[" * 9000}}}'
+
+
 @pytest.mark.parametrize(
-    "reply", ["", "NO", '{"correction": "x"}', '{"evaluation": "NO"}', '{"evaluation": "NO", "correction": {}}', "[1]"]
+    "reply",
+    ["", "NO", '{"correction": "x"}', '{"evaluation": "NO"}', '{"evaluation": "NO", "correction": {}}', "[1]", DEEP],
 )
 def test_any_other_answer_is_asked_for_again(reply: str) -> None:
     with pytest.raises(BadReply, match="evaluation"):

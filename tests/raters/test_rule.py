@@ -61,6 +61,32 @@ class Dice(NatLangEnv):
         return Outcome(0.0, success=False)
 
 
+class Hidden(NatLangEnv):
+    """Environment whose two tasks differ in what the states do not show: where the thing is."""
+
+    name = "hidden"
+
+    def tasks(self, split: str) -> list[Task]:  # noqa: ARG002
+        return [Task("left"), Task("right")]
+
+    def start(self, task: Task) -> None:
+        self.place, self.text = task.id, "A hall."
+
+    def observe(self) -> Observation:
+        return Observation(self.text, ("left", "right"))
+
+    def act(self, action: str) -> Outcome:
+        found = action == self.place
+        self.text = "It is here." if found else "Nothing here."
+        return Outcome(float(found), ended=found, success=found)
+
+
+def test_of_tasks_that_begin_alike_the_one_counts_that_ends_where_the_episode_did() -> None:
+    found = played(RuleRater([Hidden(horizon=1)], Scale(), 1.0), Hidden(horizon=1), 20)
+    assert {each.success for each in found} == {True, False}
+    assert [each.turns[-1].rewards["rater"] for each in found] == [float(each.success) for each in found]
+
+
 def test_an_environment_whose_states_are_drawn_is_not_rated() -> None:
     *_, after = played(RuleRater([Dice(horizon=3)], Scale(), 1.0), Dice(horizon=3), 2)
     assert "rater" not in after.turns[-1].rewards

@@ -131,6 +131,8 @@ def training_of(path):
 def test_advantages_are_those_that_the_trainer_recorded_for_these_episodes(tmp_path):
     found, _ = training_of(trained_run(tmp_path / "nano", 2, [[[0.25], [-1.5]]]))
     assert [steps[0][7] for *_, steps in found["episodes"]] == [0.25, -1.5, None, None]  # an older folder has none
+    found, _ = training_of(trained_run(tmp_path / "rated", 1, [[[0.25], []]]))  # the second episode had no rating
+    assert [steps[0][7] for *_, steps in found["episodes"]] == [0.25, None]
     found, page = training_of(trained_run(tmp_path / "odd", 1, [[[0.25], [-1.5, 2.0]]]))
     assert [steps[0][7] for *_, steps in found["episodes"]] == [None, None]
     assert "advantages-00000.jsonl does not fit the episodes beside it" in page

@@ -8,7 +8,7 @@ import pytest
 from pictured import PICTURES, Pictured
 
 from reflectrl.config.rlft import RLFTSettings
-from reflectrl.core import InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
+from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
 from reflectrl.core.seeds import draw
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, Seat, reflecting
@@ -327,6 +327,24 @@ def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap
     (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=(), layout=LAYOUT, bootstrap=bootstrap)
     assert played.truncated == (horizon == 2)
     assert played.last_value == last
+
+
+class Silent(NumberLine):
+    """Environment whose expert fails in the state in which the time runs out."""
+
+    def hints(self):
+        if self.steps == 2:
+            raise EpisodeFailed("broken")
+        return super().hints()
+
+
+def test_an_episode_whose_expert_fails_where_it_was_truncated_ends_without_a_value():
+    env = Silent(size=10)
+    env.horizon = 2
+    far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
+    seats = reflecting(ExpertReflector())
+    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=True)
+    assert (played.truncated, played.last_value) == (True, 0.0)
 
 
 def test_nobody_corrects_the_policy_in_a_state_that_is_only_valued():

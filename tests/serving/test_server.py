@@ -461,10 +461,12 @@ def test_prompts_that_the_chat_model_refuses_are_answered_without_words_however_
     run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.faults.extend(["empty"] * 4)
+    endpoint.reply = lambda _: "far to go"
     settings = f"{{base_url: {endpoint.url}, max_attempts: 1, max_rejected: 1}}"
     there = copy_with(run, tmp_path / "remote", f"players.reflector={{player: remote, endpoint: {settings}}}")
     with in_process(load_served_agent(there)) as client:
         answers = [act(client, f"Number {number}, target 6.") for number in range(4)]
+        assert act(client, "Number 0, target 6.").json()["said"] == {"reflector": "far to go"}  # it has recovered
     assert [answer.json()["said"] for answer in answers] == [{"reflector": ""}] * 4
 
 

@@ -11,7 +11,7 @@ from tiny import LAYOUT
 
 from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.training.batch import advantages_by_episode, minibatches, step_samples
+from reflectrl.training.batch import advantages_by_episode, minibatches, scored, step_samples
 
 
 def episode(*steps, reflection="Go on.", task="t"):
@@ -35,6 +35,11 @@ def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, replayed
         options["episodes_per_task"] = 2
     settings = RLFTSettings(baseline=baseline, normalize_advantages=normalize, **options)
     return step_samples(episodes, layout, settings, replayed)
+
+
+def test_an_episode_is_learned_from_unless_a_source_that_has_a_weight_rewarded_no_step():
+    assert scored(SHORT, {"env": 1.0, "rater": 0.0})  # a rater that is only audited may fail
+    assert not scored(SHORT, {"env": 0.0, "rater": 1.0})
 
 
 def advantages(*episodes, **options):
