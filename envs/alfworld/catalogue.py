@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, nearest
+from reflectrl.core.files import user_path
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_games, read_game, read_json
 
@@ -51,8 +53,10 @@ class Catalogue:
     def game(self, task: Task) -> Game:
         """Return the game of a task."""
         if task.id not in self._games:
-            known = {other.id for split in SPLITS for other in self.tasks(split)}
-            if task.id not in known:
+            for split in SPLITS:
+                with suppress(InvalidInput):  # a folder may lack a split
+                    self.tasks(split)
+            if task.id not in self._games:
                 raise InvalidInput(f"task {task.id!r} is not in dataset {self.dataset!r}; use env.tasks(split).")
         found = self._games[task.id]
         return found if isinstance(found, Game) else _read(found)
@@ -172,7 +176,7 @@ def published_games(split: str, data: str | Path | None = None) -> tuple[Publish
 
     """
     given = data if data is not None else os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
-    folder = Path(given).expanduser()
+    folder = user_path(given)
     found = folder if folder.name == FOLDER else folder / FOLDER
     if not found.is_dir():
         raise InvalidInput(f"the published games of ALFWorld are not in {found}; {_HOW}.")

@@ -15,6 +15,9 @@ from reflectrl.envs.auto_explore.edits import FORM, apply_edits
 from reflectrl.envs.auto_explore.programs import MOUNT, run_program
 from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
 
+MAX_ARGUMENT_BYTES = 2**17
+"""Linux accepts shorter arguments of a program only."""
+
 MAX_COMMAND_CHARS = 65_536
 DEFAULT_LINES = 10
 """Number of lines that head and tail show unless a number is given."""
@@ -136,7 +139,7 @@ class Shell:
                 raise InvalidInput(f"{verb} cannot write to a file; only echo can.")
             if sign:
                 return self._write(f"{' '.join(arguments)}\n", target, append=sign == ">>")
-            if has_body(command):
+            if has_body(command) or verb not in self._commands:
                 return self._bodied[verb](arguments, body)
             return self._commands[verb](arguments)
         except InvalidInput as error:
@@ -224,6 +227,12 @@ class Shell:
         return self._start(["-m", "pip", *words], "(pip has no network here.)")
 
     def _start(self, arguments: Sequence[str], hint: str = "") -> Result:
+        if any("\0" in word or len(word.encode(errors="replace")) >= MAX_ARGUMENT_BYTES for word in arguments):
+            raise InvalidInput(
+                f"the code or an argument has a NUL character or {MAX_ARGUMENT_BYTES:,} bytes or more; write long code "
+                "to a file, and run that."
+            )
+        arguments = [word.encode(errors="replace").decode() for word in arguments]  # lone surrogates are no text
         left = self._limits.write_bytes - self._written
         if left <= 0:
             raise InvalidInput(self._used_up())

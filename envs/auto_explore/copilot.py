@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from reflectrl.core import InvalidInput, Task, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Ask, OpenTask, Work
+from reflectrl.core.files import user_path
 from reflectrl.core.text import visible
 from reflectrl.envs.auto_explore.commands import HELP, has_body
 from reflectrl.envs.auto_explore.dataset import Dataset
@@ -132,7 +133,7 @@ class RepositoryCopilot:
             raise InvalidInput("the task is empty; say what is to be done.")
         if steps < 1:
             raise InvalidInput(f"{steps} steps were given; expected 1 or more.")
-        if apply and not Path(source).expanduser().is_dir():
+        if apply and not user_path(source).is_dir():
             raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
             _, repository = fetch(source, Path(place))
@@ -178,7 +179,12 @@ def _play(
 
 def _place(sandbox: Sandbox) -> str:
     """Describe the working directory and its entries."""
-    entries = [f"{entry.name}/" if entry.folder else entry.name for entry in sandbox.entries()]
+    try:
+        found = sandbox.entries()
+    except InvalidInput:  # a program has removed this folder
+        sandbox.run("cd /")
+        found = sandbox.entries()
+    entries = [f"{entry.name}/" if entry.folder else entry.name for entry in found]
     more = f" and {len(entries) - MAX_ENTRIES} more" if len(entries) > MAX_ENTRIES else ""
     where = "" if str(sandbox.cwd) == "." else sandbox.cwd
     return f"Folder: /{where}\nHere: {', '.join(entries[:MAX_ENTRIES]) or 'nothing'}{more}"

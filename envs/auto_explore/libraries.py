@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, nearest
+from reflectrl.core.addresses import public_source
+from reflectrl.core.files import user_path
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_content_questions, write_questions
@@ -88,11 +90,11 @@ def open_library(dataset: str) -> Library:
     It is opened once in a process: later changes of a folder are not seen.
 
     Raises:
-        InvalidInput: neither a dataset nor a source, or a repository with too few questions.
+        InvalidInput: neither a dataset nor a source, a source with a login, or a repository with too few questions.
         WorkFailed: the repository cannot be fetched.
 
     """
-    folder = Path(dataset).expanduser()
+    folder = user_path(public_source(dataset))
     return _open(str(folder.resolve()) if dataset and folder.is_dir() else dataset)
 
 

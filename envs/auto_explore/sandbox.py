@@ -145,15 +145,16 @@ class Sandbox:
         """Return the files that differ from the original: path and present content, or ``None`` for a removed file.
 
         Raises:
-            WorkFailed: the copy has gone, or the changed files hold more than ``limits.copy_bytes``.
+            WorkFailed: the copy has gone, a file in it cannot be read, or the changed files hold more than
+                ``limits.copy_bytes``.
 
         """
         self._tree.check()
         changed: dict[str, bytes | None] = {}
-        present, held = set(), 0
+        read, held = set(), 0
         for path in self._tree.files():
             with suppress(InvalidInput), self._tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
-                present.add(path)
+                read.add(path)
                 size = os.fstat(fd).st_size
                 known = self._digests.get(path)
                 if known is not None and known == (size, hashlib.file_digest(file, _digest).digest()):
@@ -163,8 +164,23 @@ class Sandbox:
                     raise WorkFailed(f"the changed files hold more than {self._limits.copy_bytes:,} bytes.")
                 file.seek(0)
                 changed[str(path)] = file.read(size)
-        changed |= {str(path): None for path in self._digests if path not in present}
+        for path in self._digests.keys() - read:
+            if self._is_there(path):
+                raise WorkFailed(
+                    f"{shown(path)} cannot be read in the copy, because a program has taken its permissions or given "
+                    "it a second name (a hard link), so nothing is kept."
+                )
+            changed[str(path)] = None
         return dict(sorted(changed.items()))
+
+    def _is_there(self, path: PurePosixPath) -> bool:
+        """Return whether a regular file is at ``path`` in the copy, or may be."""
+        try:
+            return stat.S_ISREG(os.lstat(self._tree.root / path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            return True
 
     def original(self, name: str) -> bytes | None:
         """Read the repository's own file ``name``, which must be as it was copied; ``None`` if no file was copied.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.core.files import user_path
 from reflectrl.envs.auto_explore.company import write_company
 from reflectrl.envs.auto_explore.company.plan import SIZES
 
@@ -43,14 +44,27 @@ def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
 
     """
     repositories: dict[str, Path] = {}
+    same = list(map(_same, sources))
     for number, source in enumerate(sources):
-        if source in sources[:number]:
+        if same[number] in same[:number]:
             raise InvalidInput(
                 f"source {_shown(source)} was given twice; its test questions would be known: remove one."
             )
         name, path = fetch(source, folder, taken=repositories)
         repositories[name] = path
     return repositories
+
+
+def _same(source: str) -> str:
+    """Return a form that is equal for sources of one repository, as far as their names tell."""
+    form, _, rest = source.partition(":")
+    if form == "company":
+        size, _, seed = rest.partition(":")
+        return f"company:{size}:{int(seed) if seed.isdecimal() else seed or 0}"
+    if form == "pypi":
+        return re.sub(r"[-_.]+", "-", source.partition("==")[0]).lower()
+    plain = source.removeprefix("git+").rstrip("/").removesuffix(".git")
+    return plain if "://" in plain or source.startswith("git@") else str(user_path(source).resolve())
 
 
 def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: float = TIMEOUT_S) -> tuple[str, Path]:
@@ -78,7 +92,7 @@ def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: 
         return _package(source, rest, folder, taken, timeout_s)
     if source.startswith(("git+", "git@")) or (form in ("https", "http", "ssh") and source.endswith(".git")):
         return _clone(source, folder, taken, timeout_s)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not source or not path.is_dir():
         raise InvalidInput(f"source {_shown(source)} is neither a folder nor of another known form; expected {FORMS}.")
     return _unused(path.resolve().name, taken), path

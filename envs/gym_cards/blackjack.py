@@ -98,7 +98,7 @@ class Blackjack(Game):
         """Check that the thought names the player's total and the dealer's open card."""
         held = _held(sum(self._engine.player), 1 in self._engine.player)
         words = thought.casefold()
-        totals = [int(number) for number in re.findall(r"\bhold\D*(\d+)", words)]
+        totals = [int(number) for number in re.findall(r"\bhold\D*(\d{1,9})", words)]
         shown = re.findall(r"\bshows (an ace|\d+)", words)
         return Reading(totals[-1:] == [held] and shown[-1:] == [_named(self._shown)])
 

@@ -76,7 +76,7 @@ class NumberLine(Game):
         named = [action for side, action in SIDES.items() if re.search(rf"\b{side}\b", words)]
         called = named[0] if len(named) == 1 else None
         numbers = {"target": self._target, "current": self._number}
-        misread = any(int(n) != numbers[name] for name, n in re.findall(r"\b(target|current)\b[^\d.]*(\d+)", words))
+        misread = any(int(n) != numbers[name] for name, n in re.findall(r"\b(target|current)\b[^\d.]*(\d{1,9})", words))
         return Reading(called == self.best() and not misread, called)
 
     def text(self) -> str:

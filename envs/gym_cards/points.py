@@ -20,7 +20,7 @@ RULES = (
     "once. A counts as 1; J, Q and K count as 10."
 )
 
-CLAIM = re.compile(r"([-+*/()\d][-+*/()\d\s]*?)\s*(?:=|equals?\b)\s*(\d+)", re.IGNORECASE)
+CLAIM = re.compile(r"([-+*/()\d][-+*/()\d\s]*?)\s*(?:=|equals?\b)\s*(\d{1,9})", re.IGNORECASE)
 """Matches a claim in a thought that a formula equals a number."""
 LINE = 11
 """Number of a formula's symbols in one line of the picture."""
@@ -126,7 +126,7 @@ class Points(Game):
         if not claims:
             gives_up = "nothing" in thought.casefold().split()
             return Reading(gives_up and not self.is_hopeful, EQUALS if gives_up else None)
-        symbols = [*re.findall(r"\d+|[^\d\s]", claims[-1][0]), EQUALS]
+        symbols = [*re.findall(r"\d{1,9}|[^\d\s]", claims[-1][0]), EQUALS]
         formula: Formula | None = Formula(tuple(sorted(map(value, self._ranks))))
         for symbol in symbols[:-1]:
             formula = formula and formula.then(symbol)

@@ -129,7 +129,6 @@ class Simulator:
     def draw(self, setting: Setting, position: Position) -> tuple[Image, ...]:
         """Draw a state."""
         self._return_to(setting, position)
-        mujoco.mj_forward(self._env.model, self._env.data)
         drawn = []
         for camera in CAMERAS:
             self._renderer.update_scene(self._env.data, camera)
@@ -147,6 +146,7 @@ class Simulator:
         vars(env).update(setting.attributes)
         env.model.body_pos[:], env.model.site_pos[:] = setting.bodies, setting.sites
         mujoco.mj_setState(env.model, env.data, position.physics, _PHYSICS)
+        mujoco.mj_forward(env.model, env.data)  # else the first step reads forces and places of what was played before
 
     def after(self, setting: Setting, before: Position, skill: str) -> Position:
         """Execute a skill, and return the state after it."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import is_signal, raised
+from reflectrl.core.files import user_path
 from reflectrl.core.types import SPLITS
 
 INSTALL = "pip install 'reflectrl[alfworld]'"
@@ -24,11 +25,12 @@ KINDS = (".z8", PDDL)
 """Files that TextWorld 1.7 can play and describe: Inform games with a ``.json`` beside them, and worlds in PDDL."""
 START = "The game begins."
 END = "The game is over."
+NOTHING = "Nothing else happens."
 
 _PROMPT = re.compile(r"\n>[^\n]*\s*\Z")
 """Matches the prompt of a game with its status line, which counts the turns."""
 _VERDICT = re.compile(r"Your score has just .*?\.|\*\*\*.*")
-"""Matches what a game's last answer says about its result."""
+"""Matches what an answer of a game says about its score and its end."""
 _HEADER = 64
 """Number of bytes of a story before those that its checksum covers."""
 _UNREACHABLE = "val1"
@@ -126,9 +128,8 @@ class TextWorldGame(NatLangEnv):
             self._state, score, ended = self._engine.step(action)
         gained = (score or 0) - self._score
         self._score += gained
-        self._last = _tidy(self._state["feedback"])
-        if ended:  # what follows tells the score, which no rater may see
-            self._last = _VERDICT.sub("", self._last).strip() or END
+        said = _VERDICT.sub("", _tidy(self._state["feedback"])).strip()  # no rater may see the score
+        self._last = said or (END if ended else NOTHING)
         won = bool(self._state["won"])
         after = self._state.get("policy_commands")
         no_shorter = len(after) >= len(before) if before and after else None
@@ -152,7 +153,7 @@ class TextWorldGame(NatLangEnv):
 
 def _find(games: str) -> tuple[Path, list[str]]:
     """Return the folder, and the games below it by name."""
-    path = Path(games).expanduser()
+    path = user_path(games)
     if path.is_dir():
         files = sorted(file.relative_to(path).as_posix() for kind in KINDS for file in path.rglob(f"*{kind}"))
         if not files:

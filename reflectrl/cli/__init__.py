@@ -14,6 +14,12 @@ from reflectrl.core import ReflectRLError
 TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False", "WANDB_ERROR_REPORTING": "false"}
 """Environment variables that disable the telemetry of libraries, unless the user has set them."""
 
+_PATHS = {
+    errno.ENAMETOOLONG: "it is longer than the file system allows",
+    errno.EACCES: "there is no permission to read or write it",
+}
+"""Errors of the system for which a path that was given is to blame."""
+
 
 def main() -> None:
     """Run the command line; an expected error ends it with one sentence and an exit code."""
@@ -32,9 +38,9 @@ def main() -> None:
         warn(f"error: {error}")
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in _PATHS:
             raise
-        warn("error: a path was given that is longer than the file system allows; expected a shorter one.")
+        warn(f"error: {error.filename} cannot be used: {_PATHS[error.errno]}; give another path.")
         sys.exit(2)
     except UsageError as error:  # its message quotes user input
         said = io.StringIO()

@@ -52,7 +52,9 @@ def explore(
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Random seed of a run's draws; 0 if absent.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Random seed of a run's draws; 0 if absent.")
+    ] = None,
     programs: Annotated[
         bool,
         typer.Option("--programs", help="A whole task: you or --model type commands that read, edit and run python."),

@@ -45,7 +45,7 @@ def play(
     ] = False,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Task to play; default: sampled.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Task split to play; default: train.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
     watch: Annotated[
         float | None, typer.Option("--watch", metavar="SECONDS", help="Seconds to pause before each step.")
     ] = None,

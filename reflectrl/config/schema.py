@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field, fields, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.evaluation import EvalSection
@@ -15,11 +15,20 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
 from reflectrl.config.rlft import TEXT_REWARDS, RLFTSection
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.format import PromptLayout
 from reflectrl.workers.limits import WorkerLimits
+
+
+def _public(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options after a check that no source among them has a login, which would be copied into files."""
+    for value in options.values():
+        if isinstance(value, str):
+            public_source(value)
+    return options
 
 
 @settings(kw_only=True)
@@ -28,7 +37,7 @@ class EnvSection(WorkerLimits):
 
     name: str
     """Registered name of the environment, see ``reflectrl check-env --list``."""
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Annotated[dict[str, Any], AfterValidator(_public)] = field(default_factory=dict)
     """Parameters of the environment's constructor, e.g. stage and horizon."""
     workers: CountOrZero = 0
     """Number of worker processes for environments, at most one per core; 0 runs them in the main process, without crash

@@ -180,10 +180,13 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         Without ``options["task"]``, the seeded generator draws a training task.
 
         Raises:
-            InvalidInput: an unknown option, a task that is no ``Task``, or input that the environment refuses.
+            InvalidInput: an unknown option, a negative seed, a task that is no ``Task``, or input that the environment
+                refuses.
             EnvFailed: the environment raised something else, or returned an observation that no player can use.
 
         """
+        if seed is not None and seed < 0:
+            raise InvalidInput(f"reset of {self.name!r} was given seed={seed}; expected 0 or more.")
         super().reset(seed=seed)
         given = dict(options or {})
         task = given.pop("task", None)

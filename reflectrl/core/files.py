@@ -14,6 +14,19 @@ from reflectrl.core.errors import InvalidInput
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 
 
+def user_path(given: str | Path) -> Path:
+    """Return the path that a user means, with ``~`` for a home folder.
+
+    Raises:
+        InvalidInput: there is no such home.
+
+    """
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:
+        raise InvalidInput(f"path {str(given)!r} begins with a home folder that is not known.") from error
+
+
 def fresh_place(path: Path) -> Path:
     """Return the temporary path at which ``in_one_move`` prepares ``path``, for other processes that write into it."""
     return path.with_name(f".{path.name}.fresh")
@@ -108,7 +121,7 @@ def _sync_entry(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -74,12 +74,27 @@ def model_card(card: Card) -> str:
         "curriculum": _curriculum(card.recipe, card.run),
         "limits": (f"- {line}" for line in _limits(card)),
     }
+    example = _EXAMPLE if card.recipe.prompt.action_mode == "enumerated" else _WRITES
     return Template(asset("card.md.tmpl")).substitute(
         {name: "\n".join(lines) for name, lines in parts.items()},
         metadata=yaml.safe_dump(_metadata(card), sort_keys=False),
         name=markdown(card.recipe.name),
-        peft=" and peft" if card.adapter else "",
+        example=example.format(peft=" and peft" if card.adapter else ""),
     )
+
+
+_EXAMPLE = """\
+`example.py` beside this file plays one step of a real episode with plain transformers{peft}, without reflectrl:
+
+```
+python example.py
+```
+
+The policy answers with one token, the label of an action: of the logits after the prompt, only those of the menu's
+labels count. With reflectrl, which also writes the prompts and asks the reflector:"""
+_WRITES = """\
+The policy writes a thought before its action, so there is no example with transformers alone. With reflectrl, which
+writes the prompts, asks the reflector and reads the answers:"""
 
 
 def _metadata(card: Card) -> dict[str, Any]:
@@ -121,7 +136,7 @@ def _elsewhere(card: Card) -> str:
     if package_of(card.recipe.model.name) is None:
         return ", which is on no hub"
     how = ": `python example.py FOLDER`, with the folder that `reflectrl models get` prints for it"
-    return f", in a Python package{how if card.adapter else ''}"
+    return f", in a Python package{how if card.adapter and card.recipe.prompt.action_mode == 'enumerated' else ''}"
 
 
 def _evaluation(run: Run) -> Iterator[str]:

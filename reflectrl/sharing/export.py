@@ -121,7 +121,8 @@ class _Export:
         adapter = (self.to / "policy" / _ADAPTER).is_file()
         write_agent_file(self.to, agent)
         write_text(self.to / RECIPE, dump_recipe(recipe))
-        write_example(self.to, run_players, self.policy, scrubber, base=recipe.model.name if adapter else None)
+        if recipe.prompt.action_mode == "enumerated":  # other policies write a thought first
+            write_example(self.to, run_players, self.policy, scrubber, base=recipe.model.name if adapter else None)
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
         base = _base(run_players.section("policy"))

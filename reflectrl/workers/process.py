@@ -22,6 +22,7 @@ CLOSE_GRACE_S = 5.0
 """Seconds that a process has to close its environments when it is no longer needed."""
 MEMORY_CHECK_INTERVAL_S = 0.2
 _READ_BYTES = 2**16
+_MAX_POLL_MS = 2**31 - 1
 
 _PROGRAM = """
 import sys
@@ -225,7 +226,7 @@ def progress(processes: Sequence[WorkerProcess]) -> None:
         poll.register(handle, select.POLLIN)
     try:
         patience_s = min(process.patience_s for process in processes)
-        readable = {handle for handle, _ in poll.poll(math.ceil(patience_s * 1000))}
+        readable = {handle for handle, _ in poll.poll(min(math.ceil(patience_s * 1000), _MAX_POLL_MS))}
         for handle, process in by_handle.items():
             if handle in readable:
                 process.read()

@@ -273,8 +273,9 @@ def test_credentials_are_refused_and_not_shown(address: str) -> None:
     overrides = [
         f"dataset={{repositories: {repositories}}}",
         *(f"{each}.endpoint.base_url={address}" for each in sections),
+        "env.options.dataset=git+https://me:secret@host/x.git",
     ]
-    with pytest.raises(InvalidInput, match="5 mistakes") as caught:
+    with pytest.raises(InvalidInput, match="6 mistakes") as caught:
         load_recipe("number_line/nano", overrides)
     assert [f"{each}.endpoint.base_url: " in str(caught.value) for each in sections] == [True] * 3
     assert "secret" not in str(caught.value)

@@ -15,6 +15,11 @@ def start(env, task=AT_0, seed=0):
     return env.reset(seed=seed, options={"task": task})
 
 
+def test_a_negative_seed_is_refused():
+    with pytest.raises(InvalidInput, match="seed=-1"):
+        start(corridor(), seed=-1)
+
+
 def test_task_and_seed_determine_an_episode_whatever_was_played_before():
     fresh, used = corridor(), corridor()
     text, info = start(used, AT_1, seed=5)

@@ -90,6 +90,17 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     assert not list(folder.rglob("adapter*"))
 
 
+def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_path):
+    folder = export_run(
+        trained_run("prompt.action_mode=thought_choice", "players.reflector.player=none", "eval.controls=[]"),
+        tmp_path / "out",
+    )
+    card = (folder / "README.md").read_text()
+    assert "writes a thought before its action" in card
+    assert "example.py" not in card
+    assert not list(folder.glob("example*"))
+
+
 def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(trained, tmp_path, capsys):
     folder = export_run(trained, tmp_path / "out")
     names = {path.name for path in folder.iterdir()}

@@ -118,6 +118,15 @@ def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: py
         assert part in last
 
 
+@pytest.mark.parametrize(
+    "command", ['"write" a.txt', "\\edit shop.py", "python -\nprint('\0')", f"python -c {'x' * 2**17}"]
+)
+def test_commands_in_odd_forms_are_answered_and_the_work_goes_on(shop: Path, command: str) -> None:
+    model = Typed(command, "exit")
+    COPILOT.work_on(str(shop), "Raise the price.", model)
+    assert len(model.shown) == 2
+
+
 def test_mistakes_are_shown_and_the_work_goes_on(shop: Path) -> None:
     mistakes = {
         "write ../out\nx\n": "../out",
@@ -167,6 +176,21 @@ def test_work_that_is_not_ended_or_cannot_begin_changes_nothing(
     with pytest.raises(InvalidInput, match="bubblewrap"):
         work(shop)
     assert bytes_of(shop) == before
+
+
+@pytest.mark.parametrize("program", ["os.link('shop.py', 'other.py')", "os.link('docs/old.md', 'old.md')"])
+def test_files_that_a_program_gave_a_second_name_are_not_taken_for_removed_ones(shop: Path, program: str) -> None:
+    before = bytes_of(shop)
+    with pytest.raises(WorkFailed, match="hard link"):
+        work(shop, f"python -\nimport os\n{program}\n", "exit")
+    assert bytes_of(shop) == before
+
+
+def test_work_goes_on_where_a_program_removed_the_working_folder(shop: Path) -> None:
+    model = Typed(EDIT, "cd docs", "python -\nimport shutil\nshutil.rmtree('/repository/docs')\n", "exit")
+    done = COPILOT.work_on(str(shop), "Raise the price.", model)
+    assert done.changed == ("docs/old.md", "shop.py")
+    assert "Folder: /\nHere: " in model.shown[-1]
 
 
 def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -> None:

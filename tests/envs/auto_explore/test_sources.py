@@ -46,6 +46,15 @@ def test_folders_are_used_as_they_are_under_names_of_their_own(tmp_path: Path, m
     assert names == dict(zip(("docs", "docs-2", "t", "my-shop"), folders, strict=True))
     with pytest.raises(InvalidInput, match="docs"):
         fetch_all([str(folders[0])] * 2, tmp_path / "into")
+    for same in (
+        ["company:nano", "company:nano:0"],
+        [str(folders[0]), f"{folders[0]}/"],
+        [str(folders[0]), f"{folders[1]}/../../a/docs"],
+    ):
+        with pytest.raises(InvalidInput, match="given twice"):
+            fetch_all(same, tmp_path / "made")
+    with pytest.raises(InvalidInput, match="home folder"):
+        fetch("~nobody-of-this-name/shop", tmp_path)
     monkeypatch.chdir(tmp_path / "my shop!")
     assert fetch(".", tmp_path / "into") == ("my-shop", Path())
     assert not (tmp_path / "into").exists()

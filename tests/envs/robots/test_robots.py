@@ -144,6 +144,19 @@ def test_the_text_depends_on_the_task_and_the_skills_alone_whatever_was_played_b
     assert alone[0] != alone[1]
 
 
+def test_the_kitchen_is_the_same_after_a_skill_whatever_the_simulator_played_before():
+    from reflectrl.envs.robots import simulator
+
+    env = begun("microwave")
+    place, skill, *others = tuple(env.task.options["place"]), *env.observation.actions[:4]
+    found = []
+    for other in others:
+        simulator.position.cache_clear()
+        simulator.position("microwave", place, (other,))
+        found.append(simulator.position("microwave", place, (skill,)).seen.tolist())
+    assert found == found[:1] * 3
+
+
 def test_no_split_has_things_where_another_has_them():
     env = make_env("robots")
     tenths = {split: {int(10 * task.options["place"][0]) for task in env.tasks(split)} for split in SPLITS}
