@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from command_line import reflectrl, refused
 from trained_runs import SHORT
 
@@ -100,6 +101,12 @@ def test_every_template_is_used_and_the_linter_has_nothing_to_say_whatever_the_n
 @pytest.mark.slow
 def test_the_type_checker_has_nothing_to_say_either(package):
     run("mypy", "--config-file", CONFIG, "--strict", package / "src", package / "tests", cwd=ROOT)
+
+
+def test_a_name_that_yaml_reads_as_something_else_is_a_name_in_the_recipe(tmp_path):
+    write_package("on", tmp_path / "on")
+    [recipe] = (tmp_path / "on").rglob("nano.yaml")
+    assert yaml.safe_load(recipe.read_text())["env"]["name"] == "on"
 
 
 def test_existing_files_are_left_alone_and_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):

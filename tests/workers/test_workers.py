@@ -293,6 +293,12 @@ def test_an_episode_that_does_not_come_back_the_same_is_not_played_on(tmp_path):
 DEEP = functools.reduce(lambda inside, _: [inside], range(2000), [])
 
 
+def test_a_deadline_may_be_longer_than_the_system_can_wait_at_once():
+    with WorkerPool(1, WorkerLimits(deadline_s=1e7)) as patient:
+        [env] = patient.make("number_line", {}, 1)
+        assert begin(env).observation.actions
+
+
 def test_options_that_json_would_not_give_back_are_refused(pool):
     (env,) = pool.make("faulty", {}, 1)
     for odd in (lambda: 0, (1, 2), [{"a": (1,)}], {1: 2}, Path("a"), math.nan, b"a", DEEP, "\ud800"):

@@ -88,6 +88,17 @@ def test_what_is_left_out_is_what_alfworld_leaves_out(copy, monkeypatch):
     assert sorted(stock_list(copy, monkeypatch)) == [str(game.path) for game in found]
 
 
+def test_a_task_is_found_in_a_folder_that_lacks_the_other_splits(copy):
+    for folder in ("valid_seen", "valid_unseen"):
+        shutil.rmtree(copy / folder)
+    [task, *_] = AlfWorld(dataset=str(copy)).tasks("train")
+    env = AlfWorld(dataset=str(copy))  # like one in another process, which has listed nothing yet
+    env.reset(seed=0, options={"task": task})
+    assert env.observation.actions
+    with pytest.raises(InvalidInput, match="is not in dataset"):
+        env.reset(seed=0, options={"task": replace(task, id="pick-none")})
+
+
 def test_missing_data_is_said_to_be_missing(copy, tmp_path, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
