@@ -20,12 +20,13 @@ _SHORT = ((1, 2, 3, 4, 5), (1, 2, 3, 6, 7, 5), (1, 4, 2, 5))
 """Sequences with common prefixes, whose last logits change if masks or positions are wrong."""
 _EXACT = 1e-3
 """Maximum relative error of correct logits in float32."""
-_COARSE, _ROUNDED = 0.01, 0.25
+_COARSE, _ROUNDED = 0.01, 0.5
 """For bfloat16 and quantised weights, the maximum error after short sequences: absolute, or as a fraction of the error
 with an ignored mask or position, whichever is larger."""
-_COARSE_LONG, _ROUNDED_LONG = 0.03, 3
-"""For bfloat16 and quantised weights, the maximum error after long sequences: absolute, or as a multiple of the error
-after short ones, whichever is larger."""
+_COARSE_LONG, _ROUNDED_LONG = 0.03, 0.25
+"""For bfloat16 and quantised weights, the maximum error after long sequences: absolute, or as a fraction of the error
+without their first quarter, whichever is larger. Trained models amplify rounding: SmolLM2 with a LoRA adapter is off by
+0.04 to 0.09 of its logits' norm."""
 
 
 def prefix_cache_for(model: PreTrainedModel, max_length: int, role: str, tree_tokens: int = 0) -> PrefixCache | None:
@@ -83,11 +84,11 @@ def _difference(model: PreTrainedModel, max_length: int, tree_tokens: int) -> st
     worst = _worst(model, short, short, alone)
     if not worst < (max(_COARSE, _ROUNDED * _careless(model, short, alone[:, 1])) if coarse else _EXACT):
         return "its architecture reads them wrongly"
-    tolerance = max(_COARSE_LONG, _ROUNDED_LONG * worst) if coarse else _EXACT
     long = _long(tokens, max_length, tree_tokens)
     some = [row for longest in (True, False) for row in [r for r in long if (len(r) == max_length) == longest][-2:]]
-    worst = _worst(model, long, some, _alone(model, some))
-    if worst < tolerance:
+    alone = _alone(model, some)
+    worst = _worst(model, long, some, alone)
+    if worst < (max(_COARSE_LONG, _ROUNDED_LONG * _forgetful(model, some, alone)) if coarse else _EXACT):
         return None
     return (
         f"its logits after {max_length} tokens are off by {worst:.1g} of their norm if beginnings are kept or shared, "
@@ -147,3 +148,8 @@ def _careless(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> 
     inputs = read_tree(rows, model, path_attention=False)
     without = (replace(inputs, extra={name: inputs.extra[name]}) for name in ("position_ids", "attention_mask"))
     return min(off(next_logits(model, each), alone) for each in without)
+
+
+def _forgetful(model: PreTrainedModel, rows: Sequence[Tokens], alone: Tensor) -> float:
+    """Return the error of rows without their first quarter."""
+    return off(_alone(model, [row[len(row) // 4 :] for row in rows])[:, 1], alone[:, 1])

@@ -52,6 +52,11 @@ def test_attention_alone_is_accepted_with_every_kernel_and_type(architecture, op
     assert refusal(model.to(torch.bfloat16), MAX_LENGTH) is None
 
 
+def test_rounding_that_a_deep_model_amplifies_is_accepted():
+    model = language_model("llama", seed=1, num_hidden_layers=30, initializer_range=0.5)
+    assert refusal(model.to(torch.bfloat16), MAX_LENGTH) is None
+
+
 def test_an_accepted_model_gets_an_empty_cache_of_its_own_type_without_a_warning(caplog):
     for dtype in (torch.float32, torch.bfloat16):
         held = prefix_cache_for(language_model("llama").to(dtype), MAX_LENGTH, "policy")
