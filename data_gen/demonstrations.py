@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +26,16 @@ from reflectrl.rollout.record import Header, append_records
 class Demonstration:
     """One sample of a file."""
 
-    where: str
-    """File and line of the sample."""
+    path: Path
+    line: int
+    options: Mapping[str, object]
+    """Options of the environment that it was played with."""
     sample: Sample
+
+    @property
+    def where(self) -> str:
+        """File and line of the sample."""
+        return f"{self.path}, line {self.line}"
 
 
 @dataclass(frozen=True)
@@ -130,13 +137,26 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
             f"{path}, line 1 names the environment {header.env!r}; expected {name!r}, as in the recipe: choose another "
             "file of data.demonstrations."
         )
-    found = [Demonstration(f"{path}, line {number}", sample) for number, sample in enumerate(samples, start=2)]
+    found = [Demonstration(path, line, header.options, sample) for line, sample in enumerate(samples, start=2)]
     for where, sample in ((each.where, each.sample) for each in found):
         if sorted(sample.menu) != sorted(sample.observation.actions):
             raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
         if sample.action not in sample.menu:
             raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
     return found
+
+
+def other_options(given: Sequence[Demonstration], recipe: Recipe) -> Iterator[str]:
+    """Describe each file that was played with other options of the environment than the recipe's."""
+    ours = json.loads(json.dumps(recipe.env.options))
+    for path, theirs in {each.path: each.options for each in given}.items():
+        differing = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        there, here = (
+            ", ".join(f"{key}={_yaml(options[key])}" if key in options else f"the default {key}" for key in differing)
+            for options in (theirs, ours)
+        )
+        if differing:
+            yield f"demonstrations of {path} were played with {there}; the recipe has {here}"
 
 
 def choose_demonstrations(

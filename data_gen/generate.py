@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +20,12 @@ from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import Progress, build_dataset
-from reflectrl.data_gen.demonstrations import Demonstration, choose_demonstrations, read_demonstrations
+from reflectrl.data_gen.demonstrations import (
+    Demonstration,
+    choose_demonstrations,
+    other_options,
+    read_demonstrations,
+)
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.in_view import words_in_view
@@ -140,9 +145,15 @@ def generate(
         from reflectrl.endpoint.batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
-    with RecipeEnvs(recipe, folder, on_failure="replay") as source:  # episodes count in a row, so none may be left out
-        envs = source.make({}, 1 if client is None else recipe.data.concurrency)
+    with (
+        RecipeEnvs(recipe, folder, on_failure="replay") as source,  # episodes count in a row, so none may be left out
+        ExitStack() as opened,
+    ):
+        made = source.make({}, 1 if client is None else recipe.data.concurrency)
+        envs = [opened.enter_context(closing(env)) for env in made]
         collection = Collection(recipe, envs, client, given, progress, seats)
+        for difference in other_options(given, recipe):
+            tell(difference)
         if given:
             tell(collection.shown.sentence(collection.missing))
         if client is not None and collection.missing:

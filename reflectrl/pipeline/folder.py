@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for one process; the others of a `torchrun` launch rely on the main one.
 
+        A new folder in which nothing was written, such as that of a dry run, is removed at the end.
+
         Raises:
             InvalidInput: another process works in it, or it cannot be written.
 
@@ -167,6 +169,7 @@ class RunFolder:
             yield
             return
         try:
+            is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK).open("w")
         except OSError as error:
@@ -178,7 +181,12 @@ class RunFolder:
                 raise InvalidInput(
                     f"another process is working in run folder {self.path}; wait for it or choose another --run."
                 ) from error
-            yield
+            try:
+                yield
+            finally:
+                if is_new and [file.name for file in self.path.glob("*")] == [LOCK]:
+                    (self.path / LOCK).unlink()
+                    self.path.rmdir()
 
     def has_begun(self, stage: str) -> bool:
         """Return whether ``stage`` was ever begun here."""

@@ -134,6 +134,14 @@ def test_demonstrations_come_first_and_the_expert_adds_what_is_missing(shown: Pa
     assert kept == good
 
 
+@pytest.mark.parametrize(("options", "ours"), [({"size": 9}, "size=9"), ({}, "the default size")])
+def test_other_options_than_the_recipe_s_are_told(
+    options: dict[str, int], ours: str, shown: Path, tmp_path: Path
+) -> None:
+    _, lines = summary_of(recipe(shown, samples=10, env={"name": "number_line", "options": options}), tmp_path / "run")
+    assert lines[0] == f"demonstrations of {shown} were played with size=8; the recipe has {ours}"
+
+
 def test_enough_demonstrations_need_no_teacher_and_have_the_layout_of_the_recipe(shown: Path, tmp_path: Path) -> None:
     layout = {"labels": "letters", "history": 2, "instructions": False}
     summary, _ = summary_of(recipe(shown, samples=10, prompt=layout), tmp_path / "run")

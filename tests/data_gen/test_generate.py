@@ -148,6 +148,24 @@ def test_no_sample_shows_the_start_of_a_held_out_task_of_any_split(name: str, tm
         assert not any(start in row.prompt.text for start in starts)
 
 
+CLOSED: list[NumberLine] = []
+
+
+class LineToClose(NumberLine):
+    """Number line that counts how often it is closed."""
+
+    def close(self) -> None:
+        CLOSED.append(self)
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_environments_of_this_process_are_closed_at_the_end(dry_run: bool, tmp_path: Path) -> None:
+    register_env("line_to_close", LineToClose)
+    CLOSED.clear()
+    generate(recipe({}, env={"name": "line_to_close"}), tmp_path, spending=Spending(dry_run=dry_run))
+    assert len(CLOSED) == 1
+
+
 @pytest.mark.parametrize(
     ("hints", "fact"), [(Hints(), r"reflection\(\)"), (Hints(None, "Well."), "None"), (Hints("fly", "Well."), "'fly'")]
 )

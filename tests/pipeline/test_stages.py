@@ -161,7 +161,7 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
         play_stages(small_recipe(), tmp_path / "run", "sft")
     with pytest.raises(InvalidInput, match="'rlft'"):
         play_stages(small_recipe(), tmp_path / "run", "rlf")
-    shutil.rmtree(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     with pytest.raises(InvalidInput, match="it trains: policy"):
         run_stages(small_recipe("players.reflector.player=none"), run, ("sft",), sft_players=("reflector",))
@@ -201,6 +201,8 @@ def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_ru
     with pytest.raises(InvalidInput, match="only gen-data"):
         run_stages(small_recipe(), run, STAGES, spending=Spending(dry_run=True))
     assert not RunFolder(run).has_begun("sft")
+    run_stages(small_recipe(), tmp_path / "new", ("gen-data",), spending=Spending(dry_run=True))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_device_without_memory_left_is_a_sentence_with_the_settings_to_lower():
