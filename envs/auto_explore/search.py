@@ -25,6 +25,15 @@ ALL = "all words"
 """Search term that stands for all remaining words."""
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of a found file."""
+
+    text: str
+    percent: int
+    """Share of the question's different words that the whole line has, rounded down to a multiple of ten."""
+
+
 class Index:
     """The words of a repository's files and the lines that contain them, built from one private copy."""
 
@@ -41,23 +50,27 @@ class Index:
         return tuple(sorted(asked, key=self._bm25.files_with)[:MAX_WORDS])
 
 
-def _line(copy: Sandbox, bm25: BM25, file: PurePosixPath, words: frozenset[str], most: int) -> str:
-    """Return the line of a file that holds most of the words, weighted by rarity; the first of equal ones.
+def _line(
+    copy: Sandbox, bm25: BM25, file: PurePosixPath, words: frozenset[str], asked: frozenset[str], most: int
+) -> Line:
+    """Return the line of a file that has most of the ``asked`` words, weighted by rarity; the first of equal ones.
 
-    A line of more than ``most`` characters begins with the word before the first of the words.
+    Lines without any of the ``words`` searched for do not count. A line of more than ``most`` characters begins with
+    the word before the first of these.
     """
-    lines = (" ".join(line.split()) for line in copy.text(file).splitlines())
-    rarity = {word: bm25.rarity(word) for word in sorted(words)}
+    rarity = {word: bm25.rarity(word) for word in sorted(asked)}
 
     def score(line: str) -> float:
-        held = words.intersection(words_of(line))
-        return sum(rarity[word] for word in sorted(held))
+        held = asked.intersection(words_of(line))
+        return sum(rarity[word] for word in sorted(held)) if words & held else 0
 
-    best = max((line for line in lines if line), key=score, default="")
+    best = max((" ".join(line.split()) for line in copy.text(file).splitlines()), key=score, default="")
+    if not score(best):
+        return Line("", 0)
+    percent = 10 * (10 * len(asked.intersection(words_of(best))) // len(asked))
     held = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
-    if len(best) <= most or not held:
-        return best
-    return best[best.rfind(" ", 0, max(0, held[0] - 1)) + 1 :]
+    cut = best.rfind(" ", 0, max(0, held[0] - 1)) + 1 if len(best) > most and held else 0
+    return Line(best[cut:], percent)
 
 
 @dataclass
@@ -74,6 +87,10 @@ class Search:
     @cached_property
     def _asked(self) -> tuple[str, ...]:
         return self.index.words(self.question)
+
+    @cached_property
+    def _all_words(self) -> frozenset[str]:
+        return frozenset(words_of(self.question))
 
     @property
     def left(self) -> tuple[str, ...]:
@@ -99,9 +116,9 @@ class Search:
         """The words searched for; empty before the first."""
         return " ".join(self.words)
 
-    def line(self, file: PurePosixPath, most: int) -> str:
-        """Return the line of a found file that holds most of the words; see ``_line`` for long ones."""
-        return self.index.line(file, frozenset(self.words), most)
+    def line(self, file: PurePosixPath, most: int) -> Line:
+        """Return the line of a found file that has most of the question's words; see ``_line`` for long ones."""
+        return self.index.line(file, frozenset(self.words), self._all_words, most)
 
     def missing(self, file: PurePosixPath, most: int) -> tuple[str, ...] | None:
         """Return the fewest further searches that find ``file``; of several, those with the highest rank for it.

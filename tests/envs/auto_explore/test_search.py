@@ -77,14 +77,14 @@ def test_a_search_shows_a_line_of_each_file_and_the_next_word_narrows_it(shop):
     env = begin(shop, None)
     env.step("search for kettle")
     assert env.observation.text == (
-        "Folder: /\nFound by kettle:\n/stock/kettles.csv: kettle,price\n"
-        "/people/leave/notes.md: Her kettle sings at noon."
+        "Folder: /\nFound by kettle:\n/stock/kettles.csv (10%): kettle,price\n"
+        "/people/leave/notes.md (10%): Her kettle sings at noon."
     )
     assert env.observation.actions[:2] == ("id /stock/kettles.csv", "id /people/leave/notes.md")
     env.step("search for wanda")
     assert env.observation.text.splitlines()[1:3] == [
         "Found by kettle wanda:",
-        "/people/leave/notes.md: Whoever is ill writes to Wanda.",
+        "/people/leave/notes.md (10%): Her kettle sings at noon.",
     ]
     env.step("search for price")
     assert len(menu(env, "id")) - 1 == MAX_FOUND  # README.md lies here
@@ -96,7 +96,16 @@ def test_a_long_line_is_shown_from_the_word_before_what_was_searched_for(shop):
     (shop / "long.txt").write_text(f"{'far ' * 40}from the tea kettle, {'so ' * 40}")
     env = begin(shop, None, "Tea?", output=24)
     env.step("search for tea")
-    assert env.observation.text.endswith("/long.txt: the tea kettle, so so so [cut]")
+    assert env.observation.text.endswith("/long.txt (100%): the tea kettle, so so so [cut]")
+
+
+def test_of_the_lines_with_a_word_searched_for_the_one_with_most_of_the_question_is_shown(shop):
+    (shop / "shop.txt").write_text("kettle\nwhat is the price\nthe kettle and its price\nprice\n")
+    env = begin(shop, None)
+    env.step("search for kettle")
+    assert "/shop.txt (30%): the kettle and its price" in env.observation.text  # 5 of 14 different words
+    env.step("search for price")
+    assert "/shop.txt (30%): the kettle and its price" in env.observation.text
 
 
 def test_what_was_found_is_read_from_anywhere_once_and_has_no_second_name(shop):
@@ -135,7 +144,7 @@ def test_what_leads_out_is_not_found_and_binary_or_huge_files_are_found_by_what_
     assert menu(env, "search for") == ["all words", "zebra", "lion"]
     env.step("search for zebra")
     env.step("search for lion")
-    assert env.observation.text.splitlines()[2:] == ["/zebra.bin:", "/huge.txt: lion"]
+    assert env.observation.text.splitlines()[2:] == ["/zebra.bin (0%)", "/huge.txt (30%): lion"]
     env.step("open /zebra.bin")
     assert env.observation.text.endswith("Result: /zebra.bin is binary, 6 bytes")
 
