@@ -68,8 +68,8 @@ def _line(
     if not score(best):
         return Line("", 0)
     percent = 10 * (10 * len(asked.intersection(words_of(best))) // len(asked))
-    held = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
-    cut = best.rfind(" ", 0, max(0, held[0] - 1)) + 1 if len(best) > most and held else 0
+    starts = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
+    cut = best.rfind(" ", 0, max(0, starts[0] - 1)) + 1 if len(best) > most and starts else 0
     return Line(best[cut:], percent)
 
 
