@@ -48,8 +48,8 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     """Return a column of the trained policy's success in one trial, or of the tasks ``solved`` up to that trial."""
 
     def cell(runs: Sequence[Run]) -> str:
-        wanted = (number, "rlft", memory)
-        rows = [row for run in runs for row in run.trials if (row.trial, row.policy, row.memory) == wanted]
+        wanted = (number, "rlft", memory, "")
+        rows = [row for run in runs for row in run.trials if (row.trial, row.policy, row.memory, row.group) == wanted]
         return f"{fmean(row.solved if solved else row.metrics.success for row in rows):.0%}" if rows else "-"
 
     return cell

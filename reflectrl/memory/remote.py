@@ -13,17 +13,20 @@ from reflectrl.prompts.chat import read_reflection
 
 
 class RemoteText:
-    """A chat model; the answer to a chat without a usable reply is empty, at most ``endpoint.max_rejected`` times."""
+    """A chat model; a chat that gets no usable reply, or none at all, is answered by an empty text.
+
+    ``endpoint.max_rejected`` bounds both.
+    """
 
     def __init__(self, endpoint: Endpoint, *, journal: Journal | None = None, account: Account | None = None) -> None:
         """Send chats to ``endpoint``."""
-        self.client = ChatClient(endpoint, journal, account)
+        self.client = ChatClient(endpoint, journal, account, skip_failures=True)
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one answer a chat.
 
         Raises:
-            WorkFailed: the endpoint failed, or too many calls were left without a usable reply.
+            WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
 
         """
         replies = self.client.ask_many(chats, [read_reflection] * len(chats), list(map(repr, draws)), instead="")

@@ -127,7 +127,7 @@ class _Evaluation:
         return row, trajectories
 
     def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
-        """Play the trials of a policy with a memory and, if wanted, without one, and record a row for each."""
+        """Play the trials of a policy with a memory and, if wanted, without one; record rows of each and its groups."""
         section, settings = self.recipe.eval.trials, self.recipe.eval.memory or self.recipe.players.memory
         if section is None or name not in section.policies:
             return
@@ -141,8 +141,12 @@ class _Evaluation:
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
-                    row = trial_row(name, reflections, split, played, memory=memory, remembered=len(past))
-                    self.trial_rows.append(row)
+                    ids = [trajectory.task.id for trajectory in played[-1]]
+                    self.trial_rows += (
+                        trial_row(name, reflections, split, played, memory=memory, remembered=len(past), group=group)
+                        for group in ("", *self.recipe.eval.groups)
+                        if any(each.startswith(group) for each in ids)
+                    )
 
     def _trial_episodes(self, split: str, number: int) -> list[Episode]:
         """Return one episode for each task of the split, with the seeds of a trial."""

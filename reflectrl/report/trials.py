@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from reflectrl.report.runs import Run
 from reflectrl.rollout.trials import TrialRow
 
-WORDS = ("run", "policy", "memory", "split", "trial")
-HEADS = (*WORDS, "tasks", "past episodes", "success [95 %]", "solved so far [95 %]", "steps")
+WORDS = ("run", "policy", "memory", "split", "trial", "tasks")
+HEADS = (*WORDS, "episodes", "past episodes", "success [95 %]", "solved so far [95 %]", "steps")
 NOTE = (
     "Success: of this trial alone. Solved so far: tasks that this trial or an earlier one solved, the paper's number. "
     "Without a memory, it says what trying again is worth alone."
@@ -27,6 +27,7 @@ def _cells(row: TrialRow) -> tuple[str, ...]:
         "with" if row.memory else "without",
         row.split,
         str(row.trial),
+        row.group or "all",
         str(metrics.episodes),
         f"{row.remembered:,}",
         _interval(metrics.success, metrics.success_low, metrics.success_high),

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from reflectrl.core import Trajectory
+from reflectrl.core import Trajectory, Turn
 from reflectrl.prompts.answers import thought_in
 
 BLEU_SAMPLES = 100
@@ -37,7 +37,7 @@ def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     right, meant = (
         [turn.rewards[source] for turn in turns if source in turn.rewards] for source in ("agreement", "consistency")
     )
-    corrected = [bool(turn.said["corrector"].text) for turn in turns if "corrector" in turn.said]
+    corrected = [_is_rewritten(turn) for turn in turns if "corrector" in turn.said]
     repeated = [one == other for episode in said for one, other in pairwise(episode)]
     return {
         "thought_tokens": fmean(len(text.ids) for text in everything),
@@ -49,6 +49,12 @@ def thought_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "thought_consistent": fmean(meant) if meant else math.nan,
         "thought_corrected": fmean(corrected) if corrected else math.nan,
     }
+
+
+def _is_rewritten(turn: Turn) -> bool:
+    """Return whether the corrector's words differ from the thought, which they repeat where it is right."""
+    written, words = turn.decision.choice.written, turn.said["corrector"].text.split()
+    return bool(words) and (written is None or words != thought_in(written.text).split())
 
 
 def known(means: Mapping[str, float]) -> dict[str, Any]:

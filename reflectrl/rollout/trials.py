@@ -33,6 +33,8 @@ class TrialRow:
     """Lower end of the 95 % Wilson interval of ``solved``, over tasks."""
     solved_high: float
     """Upper end of the 95 % Wilson interval of ``solved``."""
+    group: str = ""
+    """Beginning of the ids of the tasks that count; empty for all."""
 
 
 def trial_row(
@@ -43,9 +45,13 @@ def trial_row(
     *,
     memory: bool,
     remembered: int,
+    group: str = "",
 ) -> TrialRow:
-    """Return the row of the last of ``trials``, with the fraction of tasks that all of ``trials`` together solved."""
-    last = trials[-1]
+    """Return the row of the last of ``trials``, with the fraction of tasks that all of ``trials`` together solved.
+
+    Only tasks count whose id starts with ``group``, of which there is at least one.
+    """
+    last = [trajectory for trajectory in trials[-1] if trajectory.task.id.startswith(group)]
     solved = {trajectory.task.id for played in trials for trajectory in played if trajectory.success}
     tasks = {trajectory.task.id for trajectory in last}
     rate = len(solved & tasks) / len(tasks)
@@ -61,6 +67,7 @@ def trial_row(
         rate,
         low,
         high,
+        group,
     )
 
 

@@ -10,6 +10,7 @@ from remembered import OneHot, past, seen
 from scripted_endpoint import ScriptedEndpoint
 from tiny import gpt2, tokenizer
 
+from reflectrl.core import WorkFailed
 from reflectrl.core.chat import Messages
 from reflectrl.memory import Memory, Planner, Retriever, Windows
 from reflectrl.memory.local import LocalText
@@ -92,3 +93,14 @@ def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoi
     said = local.write(chats, [0.0, 0.0])
     assert said == local.write(chats, [0.0, 0.0])
     assert all("\n" not in text for text in said)
+
+
+def test_a_plan_that_a_server_does_not_give_is_empty_and_too_many_of_them_end_the_work(endpoint: ScriptedEndpoint):
+    chats = [plan_chat(ROOM.prompt, []), key_chat("I look for a mug.")]
+    endpoint.faults.extend(["500", "500"])
+    model = RemoteText(endpoint.at(max_attempts=2, concurrency=1, max_rejected=1))
+    assert model.write(chats, [0.0, 0.0]) == ["", "fine"]
+    assert model.client.usage.rejected == 1
+    endpoint.faults.extend(["500", "500"])
+    with pytest.raises(WorkFailed, match="max_rejected"):
+        model.write(chats[:1], [1.0])

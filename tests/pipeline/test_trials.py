@@ -29,8 +29,8 @@ def remembered(played: Trajectory) -> str:
     return "\n".join(turn.said["memory"].text for turn in played.turns if "memory" in turn.said)
 
 
-def rows(run: Path, *, memory: bool = True) -> list[TrialRow]:
-    return [row for row in read_trials(run / "trials.jsonl") if row.memory == memory]
+def rows(run: Path, *, memory: bool = True, group: str = "") -> list[TrialRow]:
+    return [row for row in read_trials(run / "trials.jsonl") if (row.memory, row.group) == (memory, group)]
 
 
 @pytest.mark.slow
@@ -115,8 +115,15 @@ def test_a_memory_may_compare_by_the_states_of_the_policy_s_base(trained_run: Tr
 
 @pytest.mark.slow
 def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns) -> None:
-    run = trained_run(*BRIEF, "eval.trials.count=2", "eval.trials.control=false", name="rap/nano_trials_taught")
+    brief = ("eval.trials.count=2", "eval.trials.control=false", "eval.groups=[4-, none]")
+    run = trained_run(*BRIEF, *brief, name="rap/nano_trials_taught")
     first, second = rows(run)
+    of_group = [row for row in read_trials(run / "trials.jsonl") if row.group]
+    assert [(row.trial, row.group) for row in of_group] == [(1, "4-"), (2, "4-")]
+    for row in of_group:
+        part = [each for each in episodes(run, f"rlft-local-trial{row.trial}") if each.task.id.startswith("4-")]
+        assert row.metrics.episodes == len(part) > 0
+        assert row.metrics.success == sum(each.success for each in part) / len(part)
     assert 0 < first.remembered <= second.remembered
     assert all(remembered(played) for played in episodes(run, "rlft-local-trial1"))
     [played, *_] = episodes(run, "rlft-local-trial1")

@@ -64,15 +64,15 @@ def test_a_template_is_the_thought_without_its_numbers_and_names(text, masked):
 
 
 def test_what_environment_and_corrector_make_of_thoughts_is_averaged_over_those_they_know():
-    played = thinking("a", "b", "c")
-    judged = ({"agreement": 0.0, "consistency": 1.0}, {"agreement": 1.0}, {})
+    played = thinking("a", "b", "c", "d  e")
+    judged = ({"agreement": 0.0, "consistency": 1.0}, {"agreement": 1.0}, {}, {})
     turns = tuple(
         replace(turn, rewards={"env": 0.0, **rewards}, said={"corrector": Utterance(words)})
-        for turn, rewards, words in zip(played.turns, judged, ("", "B", "C"), strict=True)
+        for turn, rewards, words in zip(played.turns, judged, ("", "B", "C", "d e"), strict=True)
     )
     means = known(thought_means([replace(played, turns=turns)]))
     assert (means["thought_misread"], means["thought_consistent"]) == (0.5, 1.0)
-    assert means["thought_corrected"] == pytest.approx(2 / 3)
+    assert means["thought_corrected"] == 0.5
     assert known(thought_means([played]))["thought_misread"] is None
 
 
