@@ -55,16 +55,27 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
-def _zero_shot(runs: Sequence[Run]) -> str:
-    """Return the mean success of the models before any training."""
-    found = [
-        row.metrics.success for run in runs for row in run.rows if (row.policy, row.mode) == ("zero_shot", "sampled")
-    ]
-    return f"{fmean(found):.0%}" if found else "-"
+def _sampled(policy: str, reflections: str) -> Column:
+    """Return a column of the mean success of a policy with such reflections, in sampled episodes."""
+
+    def cell(runs: Sequence[Run]) -> str:
+        wanted = (policy, reflections, "sampled", "")
+        rows = [row for run in runs for row in run.rows if (row.policy, row.reflections, row.mode, row.group) == wanted]
+        return f"{fmean(row.metrics.success for row in rows):.0%}" if rows else "-"
+
+    return cell
 
 
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
-    "pretrained": ({"before training": _zero_shot}, "Before training: of the pretrained model without reflections."),
+    "pretrained": (
+        {
+            "before training": _sampled("zero_shot", "none"),
+            "blank": _sampled("rlft", "blank"),
+            "of other states": _sampled("rlft", "shuffled"),
+        },
+        "Before training: of the pretrained model without reflections. Blank, of other states: of the policy after RLFT\n"
+        "with no words, or those of another state, in place of the reflections.",
+    ),
     "thoughts": (
         {
             "misread": _over(LAST, "thought_misread"),

@@ -33,10 +33,10 @@ def _remembering(embedder: str) -> Arm:
 
 
 def _pretrained(game: str) -> tuple[Arm, ...]:
-    recipe, silent = f"smollm2/{game}", ("players.reflector.player=none",)
+    recipe, silent = f"smollm2/{game}", ("players.reflector.player=none", "eval.controls=[]")
     return (
         Arm("silent", "without reflection", recipe, silent, PRETRAINED_SEEDS, (NATIVE,)),
-        Arm("reflecting", "**Reflect-RL**", recipe, (), PRETRAINED_SEEDS, (NATIVE,)),
+        Arm("reflecting", "**Reflect-RL**", recipe, ("eval.controls=[blank,shuffled]",), PRETRAINED_SEEDS, (NATIVE,)),
     )
 
 
