@@ -66,8 +66,10 @@ class Found:
     """Number of steps; ``None`` for a player that takes none."""
     files: float
     """Number of files opened."""
-    chars: float
-    """Characters of files that were shown to the player, or read by its index or its walk."""
+    read: float
+    """Bytes of files that were shown to the player, or read by its walk; those that an index read do not count."""
+    index: bool = True
+    """Whether the player uses an index of all files' words."""
 
 
 Line = tuple[str, Sequence[Found], float]
@@ -130,45 +132,42 @@ def opened(actions: Iterable[str]) -> int:
 
 
 def shown(texts: Sequence[str]) -> int:
-    """Return the number of characters of files in an episode's texts; a line of search results counts once."""
+    """Return the number of bytes of files in an episode's texts; a line of search results counts once."""
     lines, results = set(), 0
     for text in texts:
         for line in text.splitlines():
             if line.startswith("Result: "):
-                results += len(line) - len("Result: ")
+                results += len(line.removeprefix("Result: ").encode())
             elif line.startswith("/"):
                 lines.add(line)
-    return results + sum(map(len, lines))
+    return results + sum(len(line.encode()) for line in lines)
 
 
 def without_training(packages: Packages) -> Iterator[Line]:
     """Play all questions with each player that does not learn."""
     plain, env = packages.plain, packages.env
 
-    def chars(repository: str, files: Iterable[str] | None = None) -> int:
-        texts = packages.texts[repository]
-        return sum(len(texts[file]) for file in (texts if files is None else files))
-
     def first(task: Task, where: str) -> Found:
         best = packages.indexes[where].ranking(content_words(str(task.options["question"])))[0]
-        return Found(best == task.options["file"], None, len(packages.texts[where]), chars(where))
+        return Found(best == task.options["file"], None, 0, 0)
 
     def among(task: Task, where: str, count: int = 5) -> Found:
         ranking = packages.indexes[where].ranking(content_words(str(task.options["question"])))
-        return Found(task.options["file"] in ranking[:count], None, len(packages.texts[where]), chars(where))
+        return Found(task.options["file"] in ranking[:count], None, 0, 0)
 
     def guided(task: Task, where: str) -> Found:
         done = by_rank(plain, task, packages.indexes[where])
-        return Found(done.success, done.steps, done.files_opened, chars(where))
+        return Found(done.success, done.steps, 0, 0)
 
     def breadth(task: Task, where: str) -> Found:
-        done = breadth_first(plain, task, packages.texts[where])
-        mean = chars(where) / len(packages.texts[where])
-        return Found(done.success, done.steps, done.files_opened, done.files_opened * mean)
+        texts = packages.texts[where]
+        done = breadth_first(plain, task, texts)
+        mean = fmean(len(text.encode()) for text in texts.values())
+        return Found(done.success, done.steps, done.files_opened, done.files_opened * mean, index=False)
 
     def names(task: Task, _: str) -> Found:
         done = by_names(plain, task)
-        return Found(done.success, done.steps, done.files_opened, 0)
+        return Found(done.success, done.steps, done.files_opened, 0, index=False)
 
     layout = PromptFormat()
     yield packages.played("random", env, RandomPolicy(), (), layout)
@@ -230,7 +229,8 @@ def cells(line: Line) -> list[str]:
         f"**{100 * mean:.0f}**" + (f" ± {100 * half:.0f}" if half is not None else ""),
         f"{fmean(steps):.1f}" if steps else "-",
         f"{fmean(one.files for one in found):.1f}",
-        f"{fmean(one.chars for one in found):,.0f}",
+        f"{fmean(one.read for one in found):,.0f}",
+        "yes" if found[0].index else "no",
         f"{seconds:.3f}",
     ]
 
@@ -238,18 +238,18 @@ def cells(line: Line) -> list[str]:
 def report(packages: Packages, lines: Iterable[Line], command: str) -> str:
     """Return the table and how it was made."""
     asked = Counter(str(task.options["repository"]) for task in packages.tasks)
-    size = sum(len(text) for texts in packages.texts.values() for text in texts.values()) / 2**20
+    size = sum(len(text.encode()) for texts in packages.texts.values() for text in texts.values()) / 2**20
     files = sum(map(len, packages.texts.values()))
     about = ", ".join(f"{name} {count}" for name, count in sorted(asked.items()))
     return f"""{made_by(command)}, one thread.
 {len(packages.tasks)} questions in other words than the files', each played once, about packages of which no training
 question is ({about}).
-Everyone has {packages.env.horizon} steps. "±" is a 95 % interval over the questions; steps and files opened are means;
-"characters" are those of files that a player was shown, or that its index or its walk read; seconds are processor
-seconds a question, without the index that the search tool and BM25 need: {packages.index_seconds:.1f} s for these
-{len(asked)} packages ({files:,} files, {size:.1f} million characters).
+Everyone has {packages.env.horizon} steps. "±" is a 95 % interval over the questions; steps, files and bytes are means. Bytes read:
+those of files that a player was shown, or that its walk read. Index: whether the player uses an index of all words,
+which the search tool and BM25 need: {packages.index_seconds:.1f} processor seconds for these {len(asked)} packages
+({files:,} files, {size:.1f} MiB). Seconds: processor seconds a question, without the index.
 
-{table(["", "success %", "steps", "files", "characters", "seconds"], [cells(line) for line in lines])}
+{table(["", "success %", "steps", "files opened", "bytes read", "index", "seconds"], [cells(line) for line in lines])}
 """
 
 

@@ -73,8 +73,8 @@ COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
             "blank": _sampled("rlft", "blank"),
             "of other states": _sampled("rlft", "shuffled"),
         },
-        "Before training: of the pretrained model without reflections. Blank, of other states: of the policy after RLFT\n"
-        "with no words, or those of another state, in place of the reflections.",
+        "Before training: of the pretrained model without reflections. Blank, of other states: of the policy after\n"
+        "RLFT with no words, or those of another state, in place of the reflections.",
     ),
     "thoughts": (
         {

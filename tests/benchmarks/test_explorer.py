@@ -37,17 +37,18 @@ def test_everyone_plays_the_same_questions_by_the_commands_they_have(packages):
     assert all(len(found) == 4 for _, found, _ in lines)
     assert rows["expert"][0].startswith("**100**")
     assert rows["BM25 of the whole question, top 5"][0].startswith("**100**")  # there are five files
-    assert rows["BM25 of the whole question, top 1"][1:3] == ["-", "5.0"]
+    assert rows["BM25 of the whole question, top 1"][1:5] == ["-", "0.0", "0", "yes"]
     assert rows["breadth first"][2] != "0.0"
+    assert rows["breadth first"][4] == "no"
     found = dict((title, found) for title, found, _ in lines)["search tool: all words, first file"]
     assert [one.steps for one in found] == [2, 2, 2, 1]  # the last question has no word to search for
     assert [one.success for one in found][:2] == [True, True]
-    assert all(0 < one.chars < 600 for one in found[:3])
+    assert all(0 < one.read < 600 for one in found[:3])
     text = report(packages, lines, "the test")
     assert "(shop 4)" in text
     assert "(5 files" in text
 
 
 def test_what_is_shown_of_files_counts_once_but_for_what_is_read_again():
-    first = "Folder: /\nFound by tea:\n/a.md: tea"
-    assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md: tea") + 10
+    first = "Folder: /\nFound by tea:\n/a.md (90%): té"
+    assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md (90%): té") + 1 + 10
