@@ -246,7 +246,7 @@ def report(packages: Packages, lines: Iterable[Line], command: str) -> str:
 question is ({about}).
 Everyone has {packages.env.horizon} steps. "±" is a 95 % interval over the questions; steps, files and bytes are means.
 Bytes read: those of files that a player was shown, or that its walk read. Index: whether the player uses an index of
-all words, which the search tool and BM25 need: {packages.index_seconds:.1f} processor seconds for these {len(asked)} packages
+all words, which the search tool and BM25 need: {packages.index_seconds:.1f} processor seconds for these packages
 ({files:,} files, {size:.1f} MiB). Seconds: processor seconds a question, without the index.
 
 {table(["", "success %", "steps", "files opened", "bytes read", "index", "seconds"], [cells(line) for line in lines])}
