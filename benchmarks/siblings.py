@@ -22,11 +22,14 @@ from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting, spl
 from scripted_rater import ScriptedRater
 from studies import STUDIES
 
+from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run, read_runs
 
 WINDOW = 5
 """Number of first and of last iterations of a training over which thoughts are measured."""
+OWN = ("none", "local", "self")
+"""Reflections of a recipe's own players."""
 FIRST, LAST = slice(WINDOW), slice(-WINDOW, None)
 
 
@@ -55,13 +58,14 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
-def _sampled(policy: str, reflections: str) -> Column:
-    """Return a column of the mean success of a policy with such reflections, in sampled episodes."""
+def _sampled(policy: str, reflections: Sequence[str], split: str = "test") -> Column:
+    """Return a column of the mean success of a policy with such reflections, in sampled episodes of a split."""
 
     def cell(runs: Sequence[Run]) -> str:
-        wanted = (policy, reflections, "sampled", "")
-        rows = [row for run in runs for row in run.rows if (row.policy, row.reflections, row.mode, row.group) == wanted]
-        return f"{fmean(row.metrics.success for row in rows):.0%}" if rows else "-"
+        wanted = (policy, "sampled", split, "")
+        rows = [row for run in runs for row in run.rows if (row.policy, row.mode, row.split, row.group) == wanted]
+        found = [row.metrics.success for row in rows if row.reflections in reflections]
+        return f"{fmean(found):.0%}" if found else "-"
 
     return cell
 
@@ -69,9 +73,9 @@ def _sampled(policy: str, reflections: str) -> Column:
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
     "pretrained": (
         {
-            "before training": _sampled("zero_shot", "none"),
-            "blank": _sampled("rlft", "blank"),
-            "of other states": _sampled("rlft", "shuffled"),
+            "before training": _sampled("zero_shot", ["none"]),
+            "blank": _sampled("rlft", ["blank"]),
+            "of other states": _sampled("rlft", ["shuffled"]),
         },
         "Before training: of the pretrained model without reflections. Blank, of other states: of the policy after\n"
         "RLFT with no words, or those of another state, in place of the reflections.",
@@ -115,12 +119,15 @@ def report(name: str, runs: Sequence[Run], command: str) -> str:
     study = STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
     split = split_of(study.arms[0].recipe)
+    further = {
+        f"on {other}": _sampled("rlft", OWN, other) for other in load_recipe(study.arms[0].recipe).eval.splits[1:]
+    }
     return f"""{made_by(command, commits=commits(runs))}, one thread a run.
 Success in per cent of sampled episodes on split {split}, over seeds.
 {EXPLAINED}
 {explained}
 
-{comparison(split, study.arms, runs, columns={**columns, **COSTS})}
+{comparison(split, study.arms, runs, columns={**further, **columns, **COSTS})}
 """
 
 
