@@ -110,6 +110,9 @@ def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything
         check_recipe(load_recipe(RECIPE, ["env.options.observation=text"]))
 
 
+THINKS = ["prompt.action_mode=thought_choice", "rlft.terms.sft_thought.coef=1.0"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "blind"),
     [
@@ -118,6 +121,7 @@ def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything
         (["players.memory={}"], "memory"),
         (["players.planner={player: expert}"], "planner"),
         (["players.rater={player: remote}", "rlft.rewards={rater: 1.0}"], "rater"),
+        ([*THINKS, "players.corrector={player: remote}"], "corrector"),
     ],
 )
 def test_x2_players_that_read_text_are_refused_where_pictures_have_none(overrides, blind):
