@@ -6,12 +6,15 @@ import inspect
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 
 import pytest
-from stale import MADE_FROM, ROOT, TABLES, UNUSED, faults, tables, verdict
+from engine import ours
+from engine_sides import case, computing
+from stale import MADE_FROM, ROOT, TABLES, UNTIMED, UNUSED, faults, tables, verdict
 from trained_runs import play_stages, small_recipe
 
 NUMBERS = "| who | success |\n|---|---|\n| random | 3 |\n"
@@ -97,25 +100,45 @@ def test_a_table_of_numbers_outside_of_marks_is_found_and_one_of_words_is_not(re
     assert [table.name for table in tables(repository, PATHS)] == ["the table '| who | success |'"]
 
 
-@pytest.mark.slow
-def test_no_stage_of_an_expert_s_recipe_calls_the_modules_of_chat_models(tmp_path: Path) -> None:
-    unused, called = {str((ROOT / path).resolve()) for path in UNUSED}, set()
+def called(work: Callable[[], object]) -> set[str]:
+    """Return the files of this repository, relative to its root, of the functions that are called by ``work``."""
+    files: set[str] = set()
 
     def look(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, not an import
-            called.add(frame.f_code.co_filename)
+            files.add(frame.f_code.co_filename)
 
     threading.setprofile(look)
     sys.setprofile(look)
     try:
-        play_stages(small_recipe(*FEW), tmp_path)
+        work()
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    files = {str(Path(file).resolve()) for file in called if file.endswith(".py")}
-    assert str((ROOT / "reflectrl/prompts/discretion.py").resolve()) in files
-    assert files & unused == set()
-    assert all(Path(path).is_file() for path in unused)
+    paths = {Path(file).resolve() for file in files if file.endswith(".py")}
+    return {path.relative_to(ROOT).as_posix() for path in paths if path.is_relative_to(ROOT)}
+
+
+def own(paths: Iterable[str]) -> set[str]:
+    """Return paths as they are named after links are followed."""
+    return {(ROOT / path).resolve(strict=True).relative_to(ROOT).as_posix() for path in paths}
+
+
+@pytest.mark.slow
+def test_no_stage_of_an_expert_s_recipe_calls_the_modules_of_chat_models(tmp_path: Path) -> None:
+    files = called(lambda: play_stages(small_recipe(*FEW), tmp_path))
+    assert "reflectrl/prompts/discretion.py" in files
+    assert files & own(UNUSED) == set()
+
+
+@pytest.mark.slow
+def test_what_the_engine_s_benchmarks_measure_calls_no_module_that_counts_as_not_measured() -> None:
+    with case("nano", "dangerous_taxi", "first", 2) as made:
+        players = [computing(made.reader, "float32", frozen=frozen) for frozen in (True, False)]
+        works = ours("ours", made.episodes, *players)
+        files = called(lambda: [work.call() for work in works.values()])
+    assert {"reflectrl/engine/prefix_cache.py", "reflectrl/engine/sequences.py"} <= files
+    assert files & own(UNTIMED) == set()
 
 
 def test_every_published_table_is_declared_and_names_its_commit_and_none_is_declared_in_vain() -> None:
