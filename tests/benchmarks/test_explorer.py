@@ -44,6 +44,7 @@ def test_everyone_plays_the_same_questions_by_the_commands_they_have(packages):
     assert [one.steps for one in found] == [2, 2, 2, 1]  # the last question has no word to search for
     assert [one.success for one in found][:2] == [True, True]
     assert all(0 < one.read < 600 for one in found[:3])
+    assert rows["search tool: all words, largest share of the question's words"][1] == "1.8"
     text = report(packages, lines, "the test")
     assert "(shop 4)" in text
     assert "(5 files" in text
