@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from arms import HERE, RUNS, made_by, plan, publish
-from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting, split_of
+from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting
 from scripted_rater import ScriptedRater
 from studies import STUDIES
 
@@ -118,10 +118,10 @@ def report(name: str, runs: Sequence[Run], command: str) -> str:
     """Return the table of the finished runs."""
     study = STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
-    split = split_of(study.arms[0].recipe)
-    further = {
-        f"on {other}": _sampled("rlft", OWN, other) for other in load_recipe(study.arms[0].recipe).eval.splits[1:]
-    }
+    split, *others = load_recipe(study.arms[0].recipe).eval.splits
+    further = {f"on {other}": _sampled("rlft", OWN, other) for other in others}
+    if others:
+        explained += f"\nOn {', '.join(others)}: mean success after RLFT there."
     return f"""{made_by(command, commits=commits(runs))}, one thread a run.
 Success in per cent of sampled episodes on split {split}, over seeds.
 {EXPLAINED}
