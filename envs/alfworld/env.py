@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
 from reflectrl.envs.alfworld.games import FAMILIES, Game
 from reflectrl.envs.alfworld.progress import progress
+from reflectrl.envs.alfworld.reading import read
 from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, is_mistake, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
 
@@ -200,6 +201,10 @@ class AlfWorld(NatLangEnv):
     def reflection(self) -> str | None:
         """Return a judgement of the last command and a description of the state, from what the texts have shown."""
         return reflect(self._now, self.last_action, self._before)
+
+    def read_thought(self, thought: str) -> Reading:
+        """Judge a thought's statements on things, places and hands by what the texts have shown."""
+        return read(thought, self._now)
 
     def spoiler(self) -> str | None:
         """Return the next command and the present state, without anything that no text has shown."""

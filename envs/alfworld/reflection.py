@@ -24,6 +24,9 @@ NOISE = ("examine", "help", "inventory", "look")
 MAX_PLACES = 3
 """Maximum number of remaining places that a reflection names."""
 
+WON = "Everything is as it should be."
+"""What a reflection says about a state in which the task is done."""
+
 _SHOWN = re.compile(r"On the ([a-z]+ \d+), you see|The ([a-z]+ \d+) is open\. In it, you see")
 _NAME = re.compile(r"[a-z]+ \d+")
 _PLACE = re.compile(r"(?:go to|open|close) (.+)")
@@ -129,7 +132,7 @@ def _better(before: Outlook, after: Outlook, command: str) -> bool:
 def _outlook(moment: Moment) -> Outlook:
     game, names, position, seen = moment.game, moment.names, moment.position, moment.seen
     if position.reply.won:
-        return Outlook("Everything is as it should be.", known=0, steps=0)
+        return Outlook(WON, known=0, steps=0)
     state = State(position.facts, names, seen.names)
     thing, lamp = game.targets["object_target"], game.targets["toggle_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]

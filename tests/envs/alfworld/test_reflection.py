@@ -14,30 +14,13 @@ import pytest
 from alfworld_games import HOUSES
 
 from reflectrl.envs.alfworld import AlfWorld
-from reflectrl.envs.alfworld.engine import Engine
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
-from reflectrl.envs.alfworld.reflection import Moment, Seen, fault, reflect
+from reflectrl.envs.alfworld.reflection import Seen, fault, reflect
 
 NAME = re.compile(r"[a-z]+ \d+")
 TOMATO = make_game("pick_and_place_simple", 1, object="Tomato", receptacle="Microwave", scene=14)
 LIGHT = make_game("look_at_obj_in_light", 3, scene=304)
 TWO = make_game("pick_two_obj_and_place", 1, scene=316)
-
-
-@pytest.fixture(scope="module")
-def moments():
-    """Play commands from the start of a game; the state before the last of them, and after it."""
-    engine = Engine()
-
-    def play(game, commands):
-        reply = engine.load(game)
-        before, now = None, Moment(game, engine.names, engine.snapshot(), Seen().read(reply.text))
-        for command in commands:
-            reply = engine.step(command)
-            before, now = now, replace(now, position=engine.snapshot(), seen=now.seen.read(reply.text))
-        return before, now
-
-    return play
 
 
 @pytest.mark.parametrize(
