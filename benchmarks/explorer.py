@@ -12,7 +12,6 @@ learn nor search have only the commands for folders and files.
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
 import time
 from collections import Counter
@@ -54,8 +53,6 @@ SEARCHES = {
     "search tool: all words, first file": 0,
 }
 """Number of searches of each player that names the first result; 0 is one search for all words."""
-_SHARE = re.compile(r"^/.* \((\d+)%\)(?:: |$)", re.MULTILINE)
-"""Pattern of the files that a search found, with their shares."""
 POLICIES = {"before training": "base", "SFT": "policy-sft", "**SFT + RLFT (Reflect-RL)**": "policy"}
 """Policies of a run by their titles in the table."""
 
@@ -181,24 +178,17 @@ def without_training(packages: Packages) -> Iterator[Line]:
     yield packages.walked("walker to BM25's top 1", guided)
     for title, searches in SEARCHES.items():
         yield packages.walked(title, lambda task, _, searches=searches: searched(env, task, searches))
-    largest = "search tool: all words, largest share of the question's words"
-    yield packages.walked(largest, lambda task, _: searched(env, task, 0, by_share=True))
     yield packages.played("expert", env, ExpertPolicy(), (), layout)
 
 
-def searched(env: AutoExplore, task: Task, searches: int, *, by_share: bool = False) -> Found:
-    """Search for the rarest words one after the other, or (with 0) for all at once, and name a file that was found.
-
-    That is the first one, or (``by_share``) the first whose line has the largest share of the question's words.
-    """
+def searched(env: AutoExplore, task: Task, searches: int) -> Found:
+    """Search for the rarest words one after the other, or (with 0) for all at once, and name the first file found."""
     env.reset(seed=0, options={"task": task})
     texts, success = [], False
     for number in range(max(1, searches) + 1):
         menu = env.observation.actions
         left = [action for action in menu if action.startswith(VERB) and (action == VERB + ALL) == (searches == 0)]
         names = [action for action in menu if action.startswith("id ")]
-        if by_share and (shares := [int(share) for share in _SHARE.findall(env.observation.text)]):
-            names = [names[shares.index(max(shares))]]
         choices = left if number < max(1, searches) and left else names
         if not choices:  # no word of the question occurs in any file
             break

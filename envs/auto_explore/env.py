@@ -26,8 +26,8 @@ TOGETHER = "Not found yet: all words together tell of it."
 TOOLS = ("search", "head")
 TOOL_INSTRUCTIONS = {
     "search": (
-        "search for ranks the files by words of the question and those searched for before, and shows a line of each "
-        "with the share of the question's words in it; open reads one of them."
+        "search for ranks the files that hold a word of the question by their lines, and shows the best line of each; "
+        "open reads one of them."
     ),
     "head": "head shows the first lines of a file.",
 }

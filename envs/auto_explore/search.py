@@ -6,7 +6,7 @@ Each word narrows the search of the words before it. The search does not know th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations, islice
@@ -18,6 +18,8 @@ from reflectrl.envs.auto_explore.sandbox import Sandbox
 
 MAX_WORDS = 8
 """Maximum number of a question's words that can be searched for."""
+CANDIDATES = 20
+"""Number of the best files by BM25 that a search orders by their best lines."""
 MAX_FOUND = 5
 """Maximum number of files that a search shows."""
 VERB = "search for "
@@ -27,11 +29,13 @@ ALL = "all words"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a found file."""
+    """A line of a file that has words of a question."""
 
-    text: str
-    percent: int
-    """Share of the question's different words that the whole line has, rounded down to a multiple of ten."""
+    text: str = ""
+    held: frozenset[str] = frozenset()
+    """The question's words in it."""
+    weight: float = 0.0
+    """Sum of the rarities of these words."""
 
 
 class Index:
@@ -41,7 +45,7 @@ class Index:
         self._bm25 = BM25(copy.texts())
         self.holding = lru_cache(maxsize=1024)(self._bm25.holding)
         # not a cached method of this index, which would keep itself and the copy on disk alive
-        self.line = lru_cache(maxsize=65_536)(partial(_line, copy, self._bm25))
+        self._lines = lru_cache(maxsize=16_384)(partial(_lines, copy, self._bm25))
 
     def words(self, question: str) -> tuple[str, ...]:
         """Return the words of the question that occur in any file: the rarest first, at most ``MAX_WORDS``."""
@@ -49,28 +53,21 @@ class Index:
         asked = dict.fromkeys(word for word in words_of(question) if word in telling and self._bm25.files_with(word))
         return tuple(sorted(asked, key=self._bm25.files_with)[:MAX_WORDS])
 
+    def line(self, file: PurePosixPath, words: Collection[str], question: str) -> Line:
+        """Return the best line of a file for a question, of those with any of the ``words``; without one, no text."""
+        return next((line for line in self._lines(file, question) if not line.held.isdisjoint(words)), Line())
 
-def _line(
-    copy: Sandbox, bm25: BM25, file: PurePosixPath, words: frozenset[str], asked: frozenset[str], most: int
-) -> Line:
-    """Return the line of a file that has most of the ``asked`` words, weighted by rarity; the first of equal ones.
 
-    Lines without any of the ``words`` searched for do not count. A line of more than ``most`` characters begins with
-    the word before the first of these.
-    """
-    rarity = {word: bm25.rarity(word) for word in sorted(asked)}
-
-    def score(line: str) -> float:
-        held = asked.intersection(words_of(line))
-        return sum(rarity[word] for word in sorted(held)) if words & held else 0
-
-    best = max((" ".join(line.split()) for line in copy.text(file).splitlines()), key=score, default="")
-    if not score(best):
-        return Line("", 0)
-    percent = 10 * (10 * len(asked.intersection(words_of(best))) // len(asked))
-    starts = [word.start() for word in re.finditer(r"\S+", best) if words.intersection(words_of(word[0]))]
-    cut = best.rfind(" ", 0, max(0, starts[0] - 1)) + 1 if len(best) > most and starts else 0
-    return Line(best[cut:], percent)
+def _lines(copy: Sandbox, bm25: BM25, file: PurePosixPath, question: str) -> tuple[Line, ...]:
+    """Return the lines of a file with content words of a question, heaviest first; of equal ones, the first line."""
+    asked, telling = set(words_of(question)), content_words(question)
+    found = []
+    for text in copy.text(file).splitlines():
+        held = asked.intersection(words_of(text))
+        if not telling.isdisjoint(held):
+            weight = sum(bm25.rarity(word) for word in sorted(held))  # sorted: a sum of floats depends on the order
+            found.append(Line(" ".join(text.split()), frozenset(held), weight))
+    return tuple(sorted(found, key=lambda line: -line.weight))
 
 
 @dataclass
@@ -88,10 +85,6 @@ class Search:
     def _asked(self) -> tuple[str, ...]:
         return self.index.words(self.question)
 
-    @cached_property
-    def _all_words(self) -> frozenset[str]:
-        return frozenset(words_of(self.question))
-
     @property
     def left(self) -> tuple[str, ...]:
         """Words that can still be searched for: all of them together, if there are several, and each of them."""
@@ -108,7 +101,7 @@ class Search:
 
     @property
     def found(self) -> tuple[PurePosixPath, ...]:
-        """Files that match the words best, best first."""
+        """Files that match the words, best first: those with the heaviest lines of the question's words."""
         return self._found(self.words)
 
     @property
@@ -116,9 +109,12 @@ class Search:
         """The words searched for; empty before the first."""
         return " ".join(self.words)
 
-    def line(self, file: PurePosixPath, most: int) -> Line:
-        """Return the line of a found file that has most of the question's words; see ``_line`` for long ones."""
-        return self.index.line(file, frozenset(self.words), self._all_words, most)
+    def line(self, file: PurePosixPath, most: int) -> str:
+        """Return the line for which a file was found; one of more than ``most`` characters begins near such a word."""
+        text = self.index.line(file, self.words, self.question).text
+        starts = [word.start() for word in re.finditer(r"\S+", text) if not {*self.words}.isdisjoint(words_of(word[0]))]
+        cut = text.rfind(" ", 0, max(0, starts[0] - 1)) + 1 if len(text) > most and starts else 0
+        return text[cut:]
 
     def missing(self, file: PurePosixPath, most: int) -> tuple[str, ...] | None:
         """Return the fewest further searches that find ``file``; of several, those with the highest rank for it.
@@ -140,5 +136,6 @@ class Search:
         return None
 
     def _found(self, words: tuple[str, ...]) -> tuple[PurePosixPath, ...]:
-        ranked = map(PurePosixPath, self.index.holding(frozenset(words)))
-        return tuple(islice(filter(self.keep, ranked), MAX_FOUND))
+        ranked = filter(self.keep, map(PurePosixPath, self.index.holding(frozenset(words))))
+        best = sorted(islice(ranked, CANDIDATES), key=lambda file: -self.index.line(file, words, self.question).weight)
+        return tuple(best[:MAX_FOUND])

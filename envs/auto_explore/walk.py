@@ -73,7 +73,7 @@ class Walk:
             lines.append(f"Here: {' '.join(self._names()) or 'nothing'}")
         if self.search is not None and self.search.words:
             lines.append(f"Found by {self.search.text}: {'' if self.found else 'nothing'}".rstrip())
-            lines += (self._found_line(self.search, file) for file in self.found)
+            lines += (f"{absolute(file)}: {self.line(file)}".removesuffix(": ") for file in self.found)
         if self.result:
             lines.append(f"Result: {self.result}")
         return "\n".join(lines)
@@ -98,7 +98,7 @@ class Walk:
 
     def line(self, file: PurePosixPath) -> str:
         """Return the line of a file that the search result shows."""
-        return "" if self.search is None else self._cut(self.search.line(file, self.output).text)
+        return "" if self.search is None else self._cut(self.search.line(file, self.output))
 
     def read(self, file: PurePosixPath) -> bool:
         """Return whether the last command read ``file`` or its first lines."""
@@ -113,10 +113,6 @@ class Walk:
         heads = [command("head", absolute(file)) for file in found if self._is_new(file)]
         reads = [command("open", absolute(file)) for file in found if file not in self._read]
         return names, [VERB + word for word in self.search.left], [*heads, *reads]
-
-    def _found_line(self, search: Search, file: PurePosixPath) -> str:
-        line = search.line(file, self.output)
-        return f"{absolute(file)} ({line.percent}%): {self._cut(line.text)}".removesuffix(": ")
 
     def _is_new(self, file: PurePosixPath) -> bool:
         """Return whether the first lines of a file can be read and have not been."""

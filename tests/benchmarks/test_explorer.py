@@ -44,12 +44,11 @@ def test_everyone_plays_the_same_questions_by_the_commands_they_have(packages):
     assert [one.steps for one in found] == [2, 2, 2, 1]  # the last question has no word to search for
     assert [one.success for one in found][:2] == [True, True]
     assert all(0 < one.read < 600 for one in found[:3])
-    assert rows["search tool: all words, largest share of the question's words"][1] == "1.8"
     text = report(packages, lines, "the test")
     assert "(shop 4)" in text
     assert "(5 files" in text
 
 
 def test_what_is_shown_of_files_counts_once_but_for_what_is_read_again():
-    first = "Folder: /\nFound by tea:\n/a.md (90%): té"
-    assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md (90%): té") + 1 + 10
+    first = "Folder: /\nFound by tea:\n/a.md: té"
+    assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md: té") + 1 + 10

@@ -77,14 +77,14 @@ def test_a_search_shows_a_line_of_each_file_and_the_next_word_narrows_it(shop):
     env = begin(shop, None)
     env.step("search for kettle")
     assert env.observation.text == (
-        "Folder: /\nFound by kettle:\n/stock/kettles.csv (10%): kettle,price\n"
-        "/people/leave/notes.md (10%): Her kettle sings at noon."
+        "Folder: /\nFound by kettle:\n/people/leave/notes.md: Her kettle sings at noon.\n"
+        "/stock/kettles.csv: kettle,price"
     )
-    assert env.observation.actions[:2] == ("id /stock/kettles.csv", "id /people/leave/notes.md")
+    assert env.observation.actions[:2] == ("id /people/leave/notes.md", "id /stock/kettles.csv")
     env.step("search for wanda")
     assert env.observation.text.splitlines()[1:3] == [
         "Found by kettle wanda:",
-        "/people/leave/notes.md (10%): Her kettle sings at noon.",
+        "/people/leave/notes.md: Her kettle sings at noon.",
     ]
     env.step("search for price")
     assert len(menu(env, "id")) - 1 == MAX_FOUND  # README.md lies here
@@ -96,16 +96,34 @@ def test_a_long_line_is_shown_from_the_word_before_what_was_searched_for(shop):
     (shop / "long.txt").write_text(f"{'far ' * 40}from the tea kettle, {'so ' * 40}")
     env = begin(shop, None, "Tea?", output=24)
     env.step("search for tea")
-    assert env.observation.text.endswith("/long.txt (100%): the tea kettle, so so so [cut]")
+    assert env.observation.text.endswith("/long.txt: the tea kettle, so so so [cut]")
 
 
 def test_of_the_lines_with_a_word_searched_for_the_one_with_most_of_the_question_is_shown(shop):
     (shop / "shop.txt").write_text("kettle\nwhat is the price\nthe kettle and its price\nprice\n")
     env = begin(shop, None)
     env.step("search for kettle")
-    assert "/shop.txt (30%): the kettle and its price" in env.observation.text  # 5 of 14 different words
+    assert "/shop.txt: the kettle and its price" in env.observation.text
     env.step("search for price")
-    assert "/shop.txt (30%): the kettle and its price" in env.observation.text
+    assert "/shop.txt: the kettle and its price" in env.observation.text
+
+
+def test_files_whose_best_line_has_rarer_words_of_the_question_come_first_and_equal_ones_as_bm25_ranks_them(shop):
+    """BM25 prefers the short file and the one that repeats words; the question's sentence is a line of the long one."""
+    (shop / "often.md").write_text("tea tea tea\nsteep steep\n")
+    (shop / "long.md").write_text(f"How long to steep the tea is said here.\n{'So it goes on. ' * 200}\n")
+    env = begin(shop, None, "How long do I steep the tea?")
+    assert BM25({path.name: path.read_text() for path in shop.glob("*.md")}).holding(["steep", "tea"])[0] == "often.md"
+    env.step("search for steep")
+    assert env.observation.text.splitlines()[2:] == [
+        "/long.md: How long to steep the tea is said here.",
+        "/often.md: steep steep",
+    ]
+    (shop / "aa.md").write_text("steep, tea")
+    (shop / "zz.md").write_text("steep tea, steep tea")
+    env = begin(shop, None, "How do I steep the tea?")
+    env.step("search for all words")
+    assert menu(env, "id")[:4] == ["/long.md", "/zz.md", "/aa.md", "/often.md"]
 
 
 def test_what_was_found_is_read_from_anywhere_once_and_has_no_second_name(shop):
@@ -144,7 +162,7 @@ def test_what_leads_out_is_not_found_and_binary_or_huge_files_are_found_by_what_
     assert menu(env, "search for") == ["all words", "zebra", "lion"]
     env.step("search for zebra")
     env.step("search for lion")
-    assert env.observation.text.splitlines()[2:] == ["/zebra.bin (0%)", "/huge.txt (30%): lion"]
+    assert env.observation.text.splitlines()[2:] == ["/huge.txt: lion", "/zebra.bin"]
     env.step("open /zebra.bin")
     assert env.observation.text.endswith("Result: /zebra.bin is binary, 6 bytes")
 
