@@ -255,21 +255,28 @@ def ablated_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequ
     return [run.folder for run in planned if run.folder not in left]
 
 
-def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[Path], bool, int]:
+def sitting(
+    planning: Callable[[], list[PlannedRun]],
+    jobs: int,
+    record_of: Callable[[PlannedRun], Path | None] = lambda _: None,
+) -> tuple[list[Path], bool, int]:
     """Train the missing runs until all are finished, or the process is stopped by Ctrl-C or SIGTERM.
 
     Args:
         planning: function that returns the list of runs, or raises an error.
         jobs: number of runs at a time.
+        record_of: function that returns the folder in which a finished run is recorded, if it is.
 
     Returns:
         The folders of the finished runs, whether these are all, and the exit code.
 
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    reporter, code, planned = Reporter(), 0, list[PlannedRun]()
+    reporter, code, planned, recorded = Reporter(), 0, list[PlannedRun](), dict[Path, Path]()
     try:
-        planned = planning()
+        everything = planning()
+        recorded = {run.folder: record for run in everything if (record := record_of(run)) is not None}
+        planned = [run for run in everything if run.folder not in recorded]
         run_all(unfinished(planned), jobs=jobs, reporter=reporter)
     except (KeyboardInterrupt, SystemExit):
         reporter.line("stopped; the same command continues from here")
@@ -280,8 +287,8 @@ def sitting(planning: Callable[[], list[PlannedRun]], jobs: int) -> tuple[list[P
         if code != 1:  # no run was started
             return [], False, code
     left = {run.folder for run in unfinished(planned)}
-    done = [run.folder for run in planned if run.folder not in left]
-    reporter.line(f"{len(done)} of {len(planned)} runs are done")
+    done = [*recorded.values(), *(run.folder for run in planned if run.folder not in left)]
+    reporter.line(f"{len(done)} of {len(recorded) + len(planned)} runs are done")
     return done, not left, code
 
 

@@ -5,12 +5,14 @@
     timeout 20m python benchmarks/siblings.py thoughts_points24        # for 20 minutes: repeat it to continue
 
 Each arm is a shipped recipe, trained with five seeds (a pretrained model: three) on one thread. ``raters_endpoint``
-starts its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``.
+starts its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``. Runs that
+``benchmarks/records/`` holds are not trained again: ``--record`` adds the finished ones, without weights and episodes.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -24,8 +26,15 @@ from studies import STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.report.runs import Run, read_runs
 
+RECORDS = HERE / "records"
+"""Folder of a study's recorded runs, for studies that take longer than one sitting."""
+RECORDED = (RECIPE, LEDGER, METRICS, THROUGHPUT, RESULTS)
+"""Files of a run that its table is made from."""
 WINDOW = 5
 """Number of first and of last iterations of a training over which thoughts are measured."""
 OWN = ("none", "local", "self")
@@ -114,6 +123,31 @@ COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
 """Additional columns of each kind of tables, and their explanation."""
 
 
+def record_of(run: PlannedRun, records: Path = RECORDS) -> Path | None:
+    """Return the folder that holds the record of a finished run, if there is one.
+
+    Raises:
+        InvalidInput: the recorded run had another recipe.
+
+    """
+    folder = records / run.folder.parent.name / run.folder.name
+    if not folder.is_dir():
+        return None
+    recipe = load_recipe(run.recipe, run.overrides, tell=lambda _: None)
+    for stage in STAGES:
+        RunFolder(folder).check(recipe, stage)
+    return folder
+
+
+def record(folder: Path, records: Path = RECORDS) -> None:
+    """Copy the files of a finished run that its table is made from."""
+    target = records / folder.parent.name / folder.name
+    target.mkdir(parents=True, exist_ok=True)
+    for name in RECORDED:
+        if folder != target and (folder / name).is_file():
+            shutil.copyfile(folder / name, target / name)
+
+
 def report(name: str, runs: Sequence[Run], command: str) -> str:
     """Return the table of the finished runs."""
     study = STUDIES[name]
@@ -139,6 +173,7 @@ def main() -> int:
     parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=RUNS / "siblings", help="folder of the run folders")
+    parser.add_argument("--record", action="store_true", help="keep the finished runs in benchmarks/records/")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
     given = parser.parse_intermixed_args()
     study, quick = STUDIES[given.study], given.arms or given.seeds or given.overrides
@@ -153,10 +188,12 @@ def main() -> int:
         parser.error(f"{error}")
     with server:
         done, whole, code = sitting(
-            lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs
+            lambda: plan(given.study, arms, given.seeds, given.runs, given.overrides), given.jobs, record_of
         )
     if not done:
         return code
+    for folder in done if given.record else ():
+        record(folder)
     options = {"--arms": given.arms, "--seeds": given.seeds}
     asked = [*(word for option, value in options.items() if value for word in (option, value)), *given.overrides]
     text = report(given.study, read_runs(done), " ".join(["python benchmarks/siblings.py", given.study, *asked]))

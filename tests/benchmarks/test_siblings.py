@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import scripted_rater
 from arms import HERE, plan
+from learning import sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
-from siblings import COLUMNS, report
+from siblings import COLUMNS, RECORDED, record, record_of, report
 from stale import TABLES
 from studies import STUDIES
+from trained_runs import SMALL, TrainedRuns
 
 import reflectrl as rl
 from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.raters import Questions, Rater, Scale
 from reflectrl.raters.remote import RemoteModel
 from reflectrl.report.runs import read_runs
@@ -75,6 +81,24 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
     found = dict(zip(head, row, strict=True))
     assert [found[column] for column in ("trial 1", "2", "3", "solved")] == ["0%", "100%", "100%", "100%"]
     assert (found["without memory: trial 1"], found["solved without"]) == ("0%", "0%")
+
+
+def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trained_again(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
+    run = trained_run()
+    record(run, tmp_path)
+    kept = tmp_path / run.parent.name / run.name
+    assert {path.name for path in kept.iterdir()} == {*RECORDED}
+    assert [replace(each, path=run) for each in read_runs([kept])] == read_runs([run])
+    planned = PlannedRun(tmp_path / "runs" / run.parent.name / run.name, "number_line/nano", SMALL)
+    assert record_of(planned, tmp_path) == kept
+    done, whole, code = sitting(lambda: [planned], 1, partial(record_of, records=tmp_path))
+    assert (done, whole, code) == ([kept], True, 0)
+    assert not planned.folder.exists()
+    with pytest.raises(InvalidInput, match="gamma"):
+        record_of(replace(planned, overrides=(*SMALL, "rlft.gamma=0.5")), tmp_path)
+    assert record_of(replace(planned, folder=tmp_path / "others" / run.name), tmp_path) is None
 
 
 def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_without(
