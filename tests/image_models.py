@@ -61,6 +61,13 @@ def cards() -> list[Image]:
     return images
 
 
+def plain(colour: str) -> Image:
+    """Return a picture of one colour."""
+    file = io.BytesIO()
+    Pillow.new("RGB", (60, 60), colour).save(file, "PNG")
+    return Image(file.getvalue())
+
+
 def prompts() -> list[Prompt]:
     """Return prompts of different lengths about three pictures, and one with text only."""
     tail = f"{MENU.text}Action:\n"

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
-from image_models import CORPUS, FAMILIES, LABELS, MAX_LENGTH, MENU, cards, own_logits, prompts, qwen2_vl, section
+from image_models import (
+    CORPUS,
+    FAMILIES,
+    LABELS,
+    MAX_LENGTH,
+    MENU,
+    cards,
+    own_logits,
+    plain,
+    prompts,
+    qwen2_vl,
+    section,
+)
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import reflectrl as rl
@@ -20,8 +35,11 @@ from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
+
+PATCHES = re.compile(r"patch_embedding\.weight|patch_embed\.proj\.weight")
+"""Matches the names of the first weights of a vision tower."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -80,8 +98,17 @@ def test_tokens_of_a_picture_follow_from_its_hash_and_it_is_processed_once(folde
     assert seen == []  # all three were processed when the rows were made
 
 
-def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tower(folder):
-    lm = load(folder)
+@pytest.fixture(params=[*FAMILIES, "qwen2_vl"])
+def any_family(request, tmp_path):
+    """A new model of each family."""
+    if request.param == "qwen2_vl":
+        return qwen2_vl()
+    FAMILIES[request.param](tmp_path / request.param)
+    return load(tmp_path / request.param)
+
+
+def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tower(any_family):
+    lm = any_family
     add_choice_head(lm.base)
     policy = LMPolicy(lm.model, encoder_of(lm))
     decisions = policy.act(views(), [0.1, 0.3, 0.5, 0.7, 0.9])
@@ -90,9 +117,30 @@ def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tow
     played = torch.tensor([decisions[index].logprob for index in part.indices])
     torch.testing.assert_close(logprobs.detach(), played, rtol=0, atol=1e-5)
     logprobs.sum().backward()
-    tower = [weight.grad for name, weight in lm.model.named_parameters() if "patch_embedding.weight" in name]
+    tower = [weight.grad for name, weight in lm.model.named_parameters() if PATCHES.search(name)]
     assert tower
     assert all(gradient.abs().max() > 0 for gradient in tower)
+
+
+def test_every_family_learns_an_action_for_each_picture(any_family):
+    lm = any_family
+    add_choice_head(lm.base)
+    policy = LMPolicy(lm.model, encoder_of(lm))
+    pair = [Prompt("", (), f"{MENU.text}Action:\n", MENU, images=(plain(colour),)) for colour in ("black", "white")]
+    seen = [MenuView(prompt, Observation("", MENU.actions), (), {}, menu=MENU) for prompt in pair]
+    played = policy.act(seen, [0.5, 0.5])
+    right = [replace(each, choice=replace(each.choice, index=number)) for number, each in enumerate(played)]
+    optimizer, loss = torch.optim.Adam(lm.model.parameters(), lr=3e-3), torch.tensor(1.0)
+    for _ in range(100):
+        (part,) = policy.divide(seen, right, max_tokens=10_000)
+        loss = -policy.score(part).logprobs.mean()
+        if loss < 0.05:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05
+    assert [decision.choice.index for decision in policy.act(seen, [0.5, 0.5])] == [0, 1]
 
 
 def test_a_policy_that_writes_about_pictures_values_a_state_before_it_writes(folder):
