@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,12 +10,17 @@ import typer
 
 from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.layout import POLICY
 
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen
     from reflectrl.core import Turn
     from reflectrl.pipeline.explore import ExplorePlayers
 
+EXPLORER = "REFLECTRL_EXPLORER"
+"""Environment variable with the run folder of the players who answer where no others are chosen; empty for none."""
+DEFAULT_RUN = Path("runs/smollm2-explorer")
+"""The same where the variable is not set: the folder that ``smollm2/explorer`` is trained in."""
 MAX_COMMANDS = 5
 """Commands of a menu that are shown: the first, or those that the policy finds most probable."""
 MAX_LINE_CHARS = 300
@@ -27,7 +33,10 @@ def explore(
         typer.Argument(metavar="REPO", help="A folder, a git URL, pypi:NAME==VERSION, company:nano or company:full."),
     ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="Question that the file answers.")],
-    run: Annotated[Path | None, typer.Option("--run", help="Players: those of this run folder.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", help=f"Players: those of this run folder; ${EXPLORER} or {DEFAULT_RUN} if it is there."),
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Players: a model behind a chat endpoint.")] = None,
     base_url: Annotated[
         str | None, typer.Option("--base-url", help="Address of the model's endpoint; OpenAI's if absent.")
@@ -66,7 +75,9 @@ def explore(
         bool, typer.Option("--apply", help="With --programs: write what was changed to REPO; else it is only shown.")
     ] = False,
 ) -> None:
-    """Look for the file that answers a question; without --run, --model or --expert, you play yourself."""
+    """Look for the file that answers a question; without a trained explorer, --model or --expert, you play yourself."""
+    if run is None and model is None and expert is None and not programs:
+        run = _trained_explorer()
     belonging = {
         "--base-url": (base_url, "--model", model),
         "--api-key-env": (api_key_env, "--model", model),
@@ -105,6 +116,27 @@ def explore(
     if answer is None:
         raise WorkFailed(f"no file was named within {counted(watcher.steps, 'step')}; allow more with --steps.")
     screen.say(f"answer: {answer}")
+
+
+def _trained_explorer() -> Path | None:
+    """Return the run folder of the explorer, if one was trained.
+
+    Raises:
+        InvalidInput: the environment variable names a folder without a trained policy.
+
+    """
+    named = os.environ.get(EXPLORER)
+    run = DEFAULT_RUN if named is None else Path(named).expanduser()
+    if named == "":
+        return None
+    if (run / POLICY).is_dir():
+        return run
+    if named is not None:
+        raise InvalidInput(
+            f"{EXPLORER}={named} holds no trained policy; set it to a run folder that has one, such as {DEFAULT_RUN} "
+            "after `reflectrl run --recipe smollm2/explorer`, or unset it."
+        )
+    return None
 
 
 def _work(

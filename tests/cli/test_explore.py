@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from command_line import Done, reflectrl
 from scripted_endpoint import Chat, ScriptedEndpoint
+from trained_runs import SHORT, play_stages
 
 from reflectrl.config import load_recipe
+from reflectrl.pipeline import STAGES
 
 ROOT = Path(__file__).parents[2]
 QUESTION = "Who opens the office?"
@@ -33,6 +35,12 @@ def repository(tmp_path: Path) -> Path:
     for number in range(6):
         (folder / "people" / f"note-{number}.md").write_text("nothing\n")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no trained explorer of this machine answer."""
+    monkeypatch.setenv("REFLECTRL_EXPLORER", "")
 
 
 def bytes_of(folder: Path) -> dict[str, bytes | None]:
@@ -215,3 +223,34 @@ def test_a_trained_agent_is_only_shown_in_the_company_that_it_was_trained_on() -
     for command in shown:
         assert command[command.index("--run") + 1] == "runs/auto_explore-nano"
         assert load_recipe("auto_explore/nano").dataset.repositories == [command[1]]
+
+
+@pytest.mark.slow
+def test_a_trained_explorer_answers_where_no_other_player_is_chosen(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "explorer"
+    quick = (
+        "players.reflector.player=none",
+        "data.samples=60",
+        "rlft.stages.0.iterations=1",
+        "rlft.validation=null",
+        "rlft.keep=last",
+    )
+    play_stages(load_recipe("auto_explore/nano_search", [*SHORT, *quick]), run, *STAGES[:3])
+    monkeypatch.setenv("REFLECTRL_EXPLORER", str(run))
+    done = explore(repository, QUESTION, "--steps", 3)
+    assert f"Players: policy of {run}\n" in done.out
+    assert explore(repository, QUESTION, "--run", run, "--steps", 3) == done
+    assert explore(repository, QUESTION, "--expert", "README.md").out.endswith("answer: README.md\n")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "smollm2-explorer").symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REFLECTRL_EXPLORER")
+    assert "Players: policy of runs/smollm2-explorer\n" in explore(repository, QUESTION, "--steps", 3).out
+    monkeypatch.setenv("REFLECTRL_EXPLORER", str(tmp_path))
+    done = explore(repository, QUESTION)
+    assert (done.code, done.err.startswith(f"error: REFLECTRL_EXPLORER={tmp_path} holds no trained policy")) == (
+        2,
+        True,
+    )
