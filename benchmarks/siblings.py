@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--seeds", help="such as 40-44 or 40,42; those of the published tables by default")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--runs", type=Path, default=RUNS / "siblings", help="folder of the run folders")
-    parser.add_argument("--record", action="store_true", help="keep the finished runs in benchmarks/records/")
+    parser.add_argument("--record", action="store_true", help="keep and publish what is finished, see records/")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the recipes, for a quick look")
     given = parser.parse_intermixed_args()
     study, quick = STUDIES[given.study], given.arms or given.seeds or given.overrides
@@ -198,8 +198,8 @@ def main() -> int:
     asked = [*(word for option, value in options.items() if value for word in (option, value)), *given.overrides]
     text = report(given.study, read_runs(done), " ".join(["python benchmarks/siblings.py", given.study, *asked]))
     print(text)
-    if whole and not quick:
-        publish(HERE / "README.md", given.study, text)
+    if not quick and (whole or given.record):
+        publish(HERE / "README.md", given.study, text if whole else f"Not all runs are finished yet.\n\n{text}")
     return code
 
 
