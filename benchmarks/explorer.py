@@ -12,6 +12,7 @@ learn nor search have only the commands for folders and files.
 from __future__ import annotations
 
 import argparse
+import math
 import tempfile
 import time
 from collections import Counter
@@ -83,12 +84,13 @@ class Packages:
     dataset: Path
     recipe: Recipe
     most: int | None
-    """Maximum number of questions to play; ``None`` for all."""
+    """Maximum number of questions to play, evenly from all packages; ``None`` for all."""
 
     def __post_init__(self) -> None:
         self.env = self.explorer(self.recipe)
         self.plain = AutoExplore(**{**self._options(self.recipe), "tools": ()})
-        self.tasks: list[Task] = list(self.env.split_tasks(UNSEEN))[: self.most]
+        tasks: list[Task] = list(self.env.split_tasks(UNSEEN))
+        self.tasks = tasks[:: math.ceil(len(tasks) / self.most)] if self.most else tasks
         repositories = read_dataset(self.dataset).repositories
         self.texts: dict[str, dict[str, str]] = {}
         for name in {str(task.options["repository"]) for task in self.tasks}:
@@ -271,7 +273,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run folders whose agents play")
     parser.add_argument("--dataset", type=Path, help="folder of a dataset with the split 'unseen'")
     parser.add_argument("--keep", type=Path, help="folder to write the dataset into")
-    parser.add_argument("--most", type=int, help="questions to play")
+    parser.add_argument("--most", type=int, help="maximum number of questions to play")
     parser.add_argument("--publish", action="store_true", help="rewrite the table of benchmarks/README.md")
     arguments = parser.parse_args()
     recipe = load_recipe(RECIPE)
@@ -279,7 +281,8 @@ def main() -> None:
         packages = Packages(dataset, recipe, arguments.most)
         lines = [*without_training(packages), *with_training(packages, arguments.runs)]
         runs = f" --runs {' '.join(map(str, arguments.runs))}" if arguments.runs else ""
-        text = report(packages, lines, f"python benchmarks/explorer.py{runs}")
+        most = f" --most {arguments.most}" if arguments.most else ""
+        text = report(packages, lines, f"python benchmarks/explorer.py{runs}{most}")
     print(text)
     if arguments.publish:
         publish(HERE / "README.md", "explorer", text)
