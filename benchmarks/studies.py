@@ -66,6 +66,14 @@ STUDIES: Mapping[str, Study] = {
         "Blackjack in words",
         _thoughts("blackjack", "nano_blackjack_nothought", "nano_blackjack"),
     ),
+    "thoughts_pictures": Study(
+        "NumberLine in pictures",
+        (
+            Arm("nothought", "no thought", "gym_cards/nano_number_line_image"),
+            Arm("rl4vlm", "RL4VLM, lambda 0.5", "gym_cards/nano_number_line_image_rl4vlm"),
+            Arm("gtr", "GTR", "gym_cards/nano_number_line_image_gtr"),
+        ),
+    ),
     "memory_alfworld": Study(
         "A memory in ALFWorld's tomato task",
         (
