@@ -211,7 +211,7 @@ def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
             if name != "base" and not (run / name).is_dir():
                 continue
             lm, policy = players.lm_policy(name)
-            seats = () if name == "base" else players.seats(lm)
+            seats = () if name == "base" else players.seats(lm, name)
             yield packages.played(
                 f"{recipe.name} (seed {recipe.seed}): {title}",
                 packages.explorer(recipe),
