@@ -196,7 +196,10 @@ def _enter(recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: 
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 
     env = replace(recipe.env, options=dict(options))
-    here = recipe.model_copy(update={"env": env, "dataset": None})
+    afresh = {"prefix_reuse": False}  # the check of a prefix cache takes longer than the few prompts of one question
+    model, other = recipe.model.model_copy(update=afresh), recipe.reflector_model
+    reflector = None if other is None else other.model_copy(update=afresh)
+    here = recipe.model_copy(update={"env": env, "dataset": None, "model": model, "reflector_model": reflector})
     agent = load_agent(run, policy=policy, greedy=greedy, recipe=here)
     return agent.policy, agent.seats
 
