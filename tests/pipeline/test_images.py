@@ -110,6 +110,7 @@ def test_a_recipe_whose_environment_draws_no_pictures_is_refused_before_anything
         check_recipe(load_recipe(RECIPE, ["env.options.observation=text"]))
 
 
+UNVALIDATED = ["rlft.validation=null", "rlft.keep=last"]
 THINKS = ["prompt.action_mode=thought_choice", "rlft.terms.sft_thought.coef=1.0"]
 
 
@@ -120,7 +121,7 @@ THINKS = ["prompt.action_mode=thought_choice", "rlft.terms.sft_thought.coef=1.0"
         (["players.reflector.player=remote"], "reflector"),
         (["players.memory={}"], "memory"),
         (["players.planner={player: expert}"], "planner"),
-        (["players.rater={player: remote}", "rlft.rewards={rater: 1.0}"], "rater"),
+        (["players.rater={player: remote}", "rlft.rewards={rater: 1.0}", *UNVALIDATED], "rater"),
         ([*THINKS, "players.corrector={player: remote}"], "corrector"),
     ],
 )
@@ -185,5 +186,6 @@ def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_bett
     greedy, sampled = (
         [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
     )
-    assert min(greedy[0], sampled[0]) >= 0.9  # on five deals that were never shown; chance is 0.17
-    assert sampled[1] > sampled[0]
+    # on five deals that were never shown; chance is 0.17. SFT with label smoothing leaves the samples some errors
+    assert min(*greedy, sampled[1]) >= 0.9
+    assert sampled[1] > sampled[0] > 0.5
