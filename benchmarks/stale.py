@@ -101,6 +101,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
+    "pretrained_steps": (
+        *_TIMED,
+        "recipes/smollm2",
+        *_scripts("pretrained_steps", "engine_prompts", "engine_sides", "timing"),
+    ),
     "estimate": (
         *_ENGINE,
         "reflectrl/pipeline/costs.py",
