@@ -8,6 +8,7 @@ The reflector writes the expert's words, because untrained adapters would write 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections.abc import Sequence
 from functools import partial
@@ -73,6 +74,8 @@ def line(name: str, compute: Precision) -> list[str]:
 
 def main() -> None:
     """Measure, print the table, and publish it."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    torch.set_num_threads(1)
     heads = ["recipe", "adapted layers", "precision", "tokens", "matmul, GFLOP/s", *(f"{part}, s" for part in PARTS)]
     rows = table(heads, [line(*each) for each in itertools.product(RECIPES, PRECISIONS)])
     text = f"{made_by('python benchmarks/pretrained_steps.py')}, one thread.\n\n{rows}\n"
@@ -81,5 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main()
