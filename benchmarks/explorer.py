@@ -3,6 +3,7 @@
     python benchmarks/explorer.py                              # without agents; fetches 47 packages, about 10 minutes
     python benchmarks/explorer.py --dataset FOLDER             # the same on a dataset that was written already
     python benchmarks/explorer.py --runs runs/smollm2-explorer # also agents of runs, on the first run's dataset
+    python benchmarks/explorer.py --most 105                   # every fourth question, for slow agents
     python benchmarks/explorer.py --keep FOLDER                # writes the dataset, so that it is fetched once
 
 All players play each question once, with the commands of ``smollm2/explorer`` and one thread. Walkers that neither
