@@ -186,6 +186,5 @@ def test_a_tiny_model_learns_to_read_two_digits_from_pixels_and_rl_makes_it_bett
     greedy, sampled = (
         [row["metrics"]["success"] for row in rows if row["mode"] == how] for how in ("greedy", "sampled")
     )
-    # on five deals that were never shown; chance is 0.17. SFT with label smoothing leaves the samples some errors
-    assert min(*greedy, sampled[1]) >= 0.9
-    assert sampled[1] > sampled[0] > 0.5
+    assert min(greedy[0], sampled[0]) >= 0.9  # on five deals that were never shown; chance is 0.17
+    assert sampled[1] > sampled[0]
