@@ -12,12 +12,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from thinkers import Thinks
 
 from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.rlft import Term
 from reflectrl.core import Trajectory, make_env
 from reflectrl.core.settings import section_of, settings_fields
-from reflectrl.players import RandomPolicy, ScriptedReflector, reflecting
+from reflectrl.players import RandomPolicy, ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 
@@ -62,22 +63,53 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 """All settings of all shipped recipes."""
 
 
+WHEN: dict[str, Literal["episode_start", "before_act", "after_act", "episode_end"]] = {
+    "planner": "episode_start",
+    "memory": "before_act",
+    "reflector": "before_act",
+    "corrector": "after_act",
+    "rater": "episode_end",
+}
+"""Moment at which each frozen player speaks, in the order of the hooks."""
+
+
+def seated(recipe: Recipe) -> tuple[str, ...]:
+    """Return the roles of a recipe's frozen players, in their order."""
+    players = recipe.players
+    there = {
+        "planner": players.planner,
+        "memory": players.memory or recipe.eval.memory,
+        "reflector": players.reflector.player != "none",
+        "corrector": players.corrector,
+        "rater": players.rater,
+    }
+    return tuple(role for role in WHEN if there[role])
+
+
 @cache
-def two_episodes(name: str, options: str, layout: PromptFormat) -> list[Trajectory]:
-    """Play two episodes with scripted players in an environment with options as JSON."""
-    env, said = make_env(name, **json.loads(options)), ScriptedReflector(lambda _: "Go on.")
+def two_episodes(name: str, options: str, layout: PromptFormat, roles: tuple[str, ...]) -> list[Trajectory]:
+    """Play two episodes with scripted players of these roles in an environment with options as JSON."""
+    env = make_env(name, **json.loads(options))
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
-    return rollout([env], episodes, policy=RandomPolicy(), seats=reflecting(said), layout=layout)
+    seats = [Seat(role, ScriptedReflector(lambda _: "Go on."), when=WHEN[role]) for role in roles]
+    policy = RandomPolicy() if layout.action_mode == "enumerated" else Thinks('{"thoughts": "Go on."}')
+    return rollout([env], episodes, policy=policy, seats=seats, layout=layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment(name: str, tmp_path: Path) -> None:
+def test_x1_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment_with_a_player_in_every_seat(
+    name: str, tmp_path: Path
+) -> None:
     recipe = load_recipe(name)
     check_recipe(recipe)
     if recipe.env.options.get("dataset") != "alfworld:published":  # its games have to be downloaded
-        layout = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions)
-        assert len(two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout)) == 2
+        layout, roles = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions), seated(recipe)
+        played = two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout, roles)
+        assert [{role for turn in each.turns for role in turn.said} for each in played] == [set(roles)] * 2
+        assert {turn.decision.choice.written is None for each in played for turn in each.turns} == {
+            recipe.prompt.action_mode == "enumerated"
+        }
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
     assert recipe.name == name.replace("/", "-")
