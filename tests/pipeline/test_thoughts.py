@@ -81,11 +81,12 @@ def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_p
 @pytest.mark.slow
 def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_without_a_weight_texts_fall_apart(tmp_path):
     """Compare three trainings from one SFT; ``benchmarks/siblings.py thoughts_number_line`` has five seeds."""
-    whole, arms = load_recipe("gym_cards/nano_number_line_rl4vlm", ["seed=20"]), {}
+    short = ["seed=20", "rlft.stages.0.iterations=8"]
+    whole, arms = load_recipe("gym_cards/nano_number_line_rl4vlm", short), {}
     play_stages(whole, tmp_path / "whole", *STAGES[:2])
     arms["thought and action"] = whole
     arms["the action alone"] = load_recipe(whole, ["rlft.thought_lambda=0.0"])
-    arms["with a corrector"] = load_recipe("gym_cards/nano_number_line_gtr", ["seed=20"])
+    arms["with a corrector"] = load_recipe("gym_cards/nano_number_line_gtr", short)
     ends = {}
     for name, recipe in arms.items():
         run = shutil.copytree(tmp_path / "whole", tmp_path / name)
