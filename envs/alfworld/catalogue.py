@@ -27,13 +27,20 @@ class Catalogue:
     """
 
     def __init__(
-        self, dataset: str, count: int, seed: int, families: tuple[str, ...], scenes: tuple[int, ...] | None
+        self,
+        dataset: str,
+        count: int,
+        seed: int,
+        families: tuple[str, ...],
+        scenes: tuple[int, ...] | None,
+        households: int | None,
     ) -> None:
         self.dataset = dataset
         self._count = count
         self._seed = seed
         self._families = families
         self._scenes = scenes
+        self._households = households
         self._tasks: dict[str, tuple[Task, ...]] = {}
         self._games: dict[str, Game | Path] = {}
 
@@ -47,7 +54,10 @@ class Catalogue:
         if split not in self._tasks:
             games = self._list(split)
             self._games.update(games)
-            self._tasks[split] = tuple(Task(name, {"group": name.partition("-")[0]}) for name in games)
+            self._tasks[split] = tuple(
+                Task(name, {"group": game.group if isinstance(game, Game) else name.partition("-")[0]})
+                for name, game in games.items()
+            )
         return self._tasks[split]
 
     def game(self, task: Task) -> Game:
@@ -66,7 +76,8 @@ class Catalogue:
         if self._published:
             name, size = OFFICIAL[split]
             return f"ALFWorld {name}" if games == size else f"ALFWorld {name}, {games} of {size} games"
-        return LABEL if self._scenes is None else f"{LABEL}, floor plans of the training games"
+        plans = "" if self._scenes is None else ", floor plans of the training games"
+        return f"{LABEL}{plans}{'' if self._households is None else f', {self._households} households'}"
 
     @property
     def _published(self) -> bool:
@@ -99,17 +110,22 @@ class Catalogue:
         if not families:
             raise InvalidInput(f"dataset {self.dataset!r} has games of {KINDS[kind][0]!r} only; leave families out.")
         count = self._count if split == "train" else max(len(families), self._count // 4)
-        return make_games(kind, split, count, self._seed, self._scenes, families)
+        return make_games(kind, split, count, self._seed, self._scenes, families, self._households)
 
 
 @cache
 def open_catalogue(
-    dataset: str, count: int, seed: int, families: tuple[str, ...], scenes: tuple[int, ...] | None = None
+    dataset: str,
+    count: int,
+    seed: int,
+    families: tuple[str, ...],
+    scenes: tuple[int, ...] | None = None,
+    households: int | None = None,
 ) -> Catalogue:
     """Return the catalogue of these arguments, of which a process has only one.
 
     Raises:
-        InvalidInput: an unknown dataset or family, or floor plans for games that are not generated here.
+        InvalidInput: an unknown dataset or family, or floor plans or households for games that are not generated here.
 
     """
     for family in families:
@@ -125,11 +141,13 @@ def open_catalogue(
         raise InvalidInput(
             f"dataset {dataset!r} is no folder; expected one with games, or {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
         )
-    if scenes is not None and kind not in KINDS:
-        raise InvalidInput(
-            f"scenes={list(scenes)} was given for the games of {dataset!r}, which have their floor plans; leave it out."
-        )
-    return Catalogue(dataset, count, seed, families, scenes)
+    for option, given in (("scenes", scenes), ("households", households)):
+        if given is not None and kind not in KINDS:
+            said = list(given) if isinstance(given, tuple) else given
+            raise InvalidInput(
+                f"{option}={said} was given for the games of {dataset!r}, which are made already; leave it out."
+            )
+    return Catalogue(dataset, count, seed, families, scenes, households)
 
 
 _read = lru_cache(maxsize=512)(read_game)

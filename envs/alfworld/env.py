@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,6 +59,9 @@ class AlfWorld(NatLangEnv):
         families: the families to play; absent: all families of the dataset.
         scenes: numbers of the floor plans of generated games, the same in all splits; absent: separate floor plans for
             each split.
+        households: number of households. In a household, things of one kind are always kept at the same place, in all
+            splits; the expert knows the places, and no text tells the household, but the task's group names it, which a
+            memory compares. Absent: every game places its things anew, and the expert searches.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.
@@ -86,6 +89,7 @@ class AlfWorld(NatLangEnv):
         seed: int = 0,
         families: Sequence[str] | None = None,
         scenes: Sequence[int] | None = None,
+        households: int | None = None,
         horizon: int | None = None,
         noise: bool = False,
         path: int | None = None,
@@ -95,8 +99,14 @@ class AlfWorld(NatLangEnv):
         super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         if not isinstance(dataset, str):
             raise InvalidInput(f"dataset={dataset!r} was given to {self.name!r}; expected a folder or name, as text.")
-        for option, value, least in (("count", count, 1), ("seed", seed, 0), ("path", path, 1)):
-            if (option, value) != ("path", None) and (not isinstance(value, int) or value < least):
+        for option, value, least in (
+            ("count", count, 1),
+            ("seed", seed, 0),
+            ("path", path, 1),
+            ("households", households, 1),
+        ):
+            absent = value is None and option in ("path", "households")
+            if not absent and (not isinstance(value, int) or value < least):
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
         for option, chosen, known in (("reward", reward, REWARDS), ("ends", ends, ENDS)):
             if chosen not in known:
@@ -104,7 +114,7 @@ class AlfWorld(NatLangEnv):
         played = FAMILIES if families is None else _listed("families", families, str, "names")
         plans = None if scenes is None else _listed("scenes", scenes, int, "numbers of floor plans")
         self._engine = _new_engine()
-        self._catalogue = open_catalogue(dataset, count, seed, played, plans)
+        self._catalogue = open_catalogue(dataset, count, seed, played, plans, households)
         self._noise = noise
         self._shown = path
         self._rewards_progress, self._stops_stuck = reward == "progress", ends == "stuck"
@@ -134,7 +144,8 @@ class AlfWorld(NatLangEnv):
             self._game = game
         self._room = _room(reply.text)
         self._common = tuple(each for each in self._listed(reply.commands) if each.split()[0] in ANYWHERE)
-        self._now = Moment(game, self._engine.names, self._engine.snapshot(), Seen().read(self._room))
+        known = Seen().read(self._room).knowing(_kept(game, self._engine.names))
+        self._now = Moment(game, self._engine.names, self._engine.snapshot(), known)
         self._before: Moment | None = None
         self._path: list[str] = []
 
@@ -228,6 +239,14 @@ def _listed(option: str, given: Sequence[T], kind: type[T], expected: str) -> tu
     if not isinstance(given, list | tuple) or not given or not all(isinstance(one, kind) for one in given):
         raise InvalidInput(f"{option}={given!r} was given to {AlfWorld.name!r}; expected a list of {expected}.")
     return tuple(given)
+
+
+def _kept(game: Game, names: Mapping[str, str]) -> Iterable[str]:
+    """Return the names of the things that the goal is about, whose places the members of a household know."""
+    if game.household is None:
+        return ()
+    kinds = {game.targets["object_target"].lower(), game.targets["toggle_target"].lower()}
+    return (name.strip() for name in names.values() if name.strip().rpartition(" ")[0] in kinds)
 
 
 def _new_engine() -> Engine:

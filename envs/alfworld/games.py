@@ -17,7 +17,7 @@ from typing import Any
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.seeds import derive_seed
-from reflectrl.envs.alfworld.problem import goals_in, write_problem
+from reflectrl.envs.alfworld.problem import goals_in, order, write_problem
 from reflectrl.envs.alfworld.scenes import FAMILIES, PLANS, ROOMS, Scene, rules, scene
 
 __all__ = ["FAMILIES", "KINDS", "LABEL", "PUTS", "Game", "make_game", "make_games", "read_game"]
@@ -54,6 +54,13 @@ class Game:
     """``object_target``, ``parent_target`` and ``toggle_target``: kinds, empty where the family has none."""
     domain: str
     grammar: str
+    household: int | None = None
+    """Number of the household whose things lie at its usual places; ``None`` if all places were drawn anew."""
+
+    @property
+    def group(self) -> str:
+        """The family, and the household if there is one."""
+        return self.family if self.household is None else f"{self.family} in household {self.household}"
 
     def put(self, thing: str, receptacle: str) -> str:
         """Return the command that puts ``tomato 1`` into ``microwave 1``, in the words of the game's grammar."""
@@ -61,7 +68,13 @@ class Game:
 
 
 def make_game(
-    family: str, seed: int, *, object: str | None = None, receptacle: str | None = None, scene: int | None = None
+    family: str,
+    seed: int,
+    *,
+    object: str | None = None,
+    receptacle: str | None = None,
+    scene: int | None = None,
+    household: int | None = None,
 ) -> Game:
     """Make a game; equal arguments make equal games, and every game can be won.
 
@@ -71,6 +84,7 @@ def make_game(
         object: the kind of thing that the goal is about.
         receptacle: the kind of furniture to put it in, or the lamp of ``look_at_obj_in_light``.
         scene: number of the floor plan.
+        household: number of the household, which keeps each kind of thing at one place; absent: places are drawn.
 
     Raises:
         InvalidInput: an unknown floor plan, a goal that is impossible in it, or no alfworld.
@@ -89,11 +103,12 @@ def make_game(
     return Game(
         name=f"{task}/seed-{seed}",
         family=family,
-        problem=write_problem(family, found, thing, target, rng, f"plan_{seed}".replace("-", "_")),
+        problem=write_problem(family, found, thing, target, rng, f"plan_{seed}".replace("-", "_"), household),
         goal=words,
         targets=dict(zip(_TARGETS, (thing, "" if lit else target, target if lit else ""), strict=True)),
         domain=rules().domain,
         grammar=rules().grammar.replace("UNKNOWN GOAL", words),
+        household=household,
     )
 
 
@@ -104,6 +119,7 @@ def make_games(
     seed: int = 0,
     scenes: Sequence[int] | None = None,
     families: Collection[str] = FAMILIES,
+    households: int | None = None,
 ) -> tuple[Game, ...]:
     """Make the games of a split, which shares no game with another split.
 
@@ -115,6 +131,8 @@ def make_games(
         scenes: numbers of the floor plans to play in; ``None`` gives each split separate floor plans.
         families: the families to make, in turn, at least one of which belongs to the kind; a game does not depend on
             the other families.
+        households: number of households, each with the first floor plan of each kind of room, in an order of its own,
+            in which the family can be played; absent: floor plans and places are drawn for each game.
 
     Raises:
         InvalidInput: an unknown floor plan, a goal that is impossible in all of them, or no alfworld.
@@ -133,8 +151,9 @@ def make_games(
         if family not in possible:
             continue
         own = derive_seed("alfworld", kind, split, seed, number)
-        place = random.Random(own).choice(possible[family]).number
-        game = make_game(family, own, object=thing, receptacle=target, scene=place)
+        household = None if households is None else random.Random(own).randrange(households)
+        place = _plan_of(household, possible[family], random.Random(own))
+        game = make_game(family, own, object=thing, receptacle=target, scene=place, household=household)
         games[game.name] = game
     return tuple(games.values())
 
@@ -194,6 +213,16 @@ def _scenes(family: str, plans: list[int], thing: str | None, target: str | None
             f"floor plans {', '.join(map(str, plans))}; choose others, or leave scenes out."
         )
     return found
+
+
+def _plan_of(household: int | None, possible: Sequence[Scene], rng: random.Random) -> int:
+    """Draw a floor plan; in a household, draw the kind of room, which has the first plan in the household's order."""
+    if household is None:
+        return rng.choice(possible).number
+    room = rng.choice(sorted({each.room for each in possible}))
+    return min(
+        (each.number for each in possible if each.room == room), key=lambda plan: order(household, f"plan {plan}")
+    )
 
 
 def _goals(family: str, place: Scene, thing: str | None, target: str | None) -> list[tuple[str, str]]:

@@ -50,13 +50,15 @@ def goals_in(family: str, scene: Scene) -> tuple[tuple[str, str], ...]:
     )
 
 
-def write_problem(family: str, scene: Scene, thing: str, target: str, rng: random.Random, name: str) -> str:
+def write_problem(
+    family: str, scene: Scene, thing: str, target: str, rng: random.Random, name: str, household: int | None = None
+) -> str:
     """Return the text of a problem. It is solvable: the agent can go everywhere and no door is locked.
 
     At the start, no ``thing`` lies on ``target``, which is its furniture or the lamp. ``rng`` draws the start and all
-    places.
+    things with their places; in a ``household``, each kind of thing has one place in all problems.
     """
-    things = _things(family, scene, thing, target, rng)
+    things = _things(family, scene, thing, target, rng, household)
     taken = {receptacle.location for receptacle in scene.receptacles}
     start = next(location for location in _locations(rng) if location not in taken)
     goal = rules().goals[family].format(obj=thing, recep=target, toggle=target)
@@ -80,19 +82,34 @@ def _places(scene: Scene, thing: str, target: str) -> list[Receptacle]:
     return [place for place in scene.receptacles if thing in holds[place.kind] and place.kind != target]
 
 
-def _things(family: str, scene: Scene, thing: str, target: str, rng: random.Random) -> list[Thing]:
+def _things(
+    family: str, scene: Scene, thing: str, target: str, rng: random.Random, household: int | None
+) -> list[Thing]:
     others = [kind for kind in scene.things if kind != thing]
     kinds = rng.sample(others, min(len(others), rng.randint(*_KINDS)))
     copies = {kind: rng.randint(1, _COPIES) for kind in kinds}
     copies[thing] = rng.randint(2 if family == "pick_two_obj_and_place" else 1, _COPIES)
     found: dict[str, Thing] = {}
     for kind, count in copies.items():
-        places = _places(scene, kind, target if kind == thing else "")
+        places = _kept(kind, _places(scene, kind, target if kind == thing else ""), household)
         for _ in range(count):
             _add(found, kind, rng.choice(places), rng)
     if scene.lamp:
-        _add(found, LAMP, rng.choice([place for place in scene.receptacles if place.kind in LAMP_STANDS]), rng)
+        stands = [place for place in scene.receptacles if place.kind in LAMP_STANDS]
+        _add(found, LAMP, rng.choice(_kept(LAMP, stands, household)), rng)
     return [found[id] for id in sorted(found)]
+
+
+def _kept(kind: str, places: list[Receptacle], household: int | None) -> list[Receptacle]:
+    """Return the place where a household keeps a kind of thing, the first in its order for this kind; else all."""
+    if household is None:
+        return places
+    return [min(places, key=lambda place: order(household, f"{kind} {place.id}"))]
+
+
+def order(household: int, name: str) -> float:
+    """Return a number that decides which of several names comes first in a household."""
+    return random.Random(f"household {household}: {name}").random()
 
 
 def _add(found: dict[str, Thing], kind: str, place: Receptacle, rng: random.Random) -> None:

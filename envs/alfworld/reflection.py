@@ -8,7 +8,7 @@ which the reflection names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ _THING = re.compile(r"take (.+) from .+")
 
 @dataclass(frozen=True)
 class Seen:
-    """Names that the texts of an episode have shown."""
+    """Names that the texts of an episode have shown, or that the player knew before."""
 
     names: frozenset[str] = frozenset()
     """Names of furniture and things."""
@@ -47,6 +47,10 @@ class Seen:
         """Return what is known after another text."""
         shown = {first or second for first, second in _SHOWN.findall(text)}
         return Seen(self.names.union(_NAME.findall(text)), self.places | shown)
+
+    def knowing(self, names: Iterable[str]) -> Seen:
+        """Return what is known by a player who knows further names."""
+        return Seen(self.names.union(names), self.places)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,21 @@ def test_the_expert_wins_every_family_and_looks_for_what_is_unseen_where_the_ref
     assert searched > 1
 
 
+def test_in_a_household_the_expert_goes_where_the_thing_is_kept_and_another_place_is_a_mistake():
+    env = AlfWorld(count=8, scenes=[14], households=3)
+    task = env.tasks("train")[0]
+    for detour in (0, 1):
+        env.reset(seed=0, options={"task": task})
+        for _ in range(detour):
+            env.step(next(a for a in env.observation.actions if a.startswith("go") and a != env.expert()))
+            assert env.mistaken()
+            assert "seen yet" not in env.reflection()
+        while (action := env.expert()) is not None:
+            _, _, _, _, info = env.step(action)
+        assert (info["success"], env.steps) == (True, pytest.approx(5, abs=1 + detour))
+    assert env.benchmark("test", 2).endswith("floor plans of the training games, 3 households")
+
+
 @pytest.mark.slow
 def test_the_largest_house_fits_on_the_menu_and_is_won():
     env = AlfWorld(count=1, scenes=[30], noise=True)
@@ -139,6 +154,8 @@ def test_a_snapshot_outlives_another_game_another_environment_and_the_end(env):
         ({"families": ["pick_heat_then_place"]}, "'pick_heat_then_place_in_recep'"),
         ({"scenes": [14.5]}, "scenes="),
         ({"dataset": "alfworld:published", "scenes": [14]}, "scenes=[14]"),
+        ({"households": 0}, "households=0"),
+        ({"dataset": "alfworld:published", "households": 4}, "households=4"),
     ],
     ids=str,
 )

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 
 import pytest
 from alfworld_games import write_game
@@ -59,6 +59,20 @@ def test_games_are_those_that_were_asked_for():
     assert game.put("cup 1", "shelf 2") == "move cup 1 to shelf 2"
     lit = make_game("look_at_obj_in_light", 5, object="Book")
     assert lit.targets == {"object_target": "Book", "parent_target": "", "toggle_target": LAMP}
+
+
+def test_a_household_keeps_each_kind_of_thing_at_one_place_in_all_splits():
+    kept, plans = defaultdict(set), defaultdict(set)
+    for split in SPLITS:
+        for game in make_games("tomato", split, 40, scenes=[14, 21], households=5):
+            assert game.group == f"pick_and_place_simple in household {game.household}"
+            plans[game.household].add(plan(game))
+            things = dict(facts(game.problem, "objectType"))
+            for thing, place in facts(game.problem, "inReceptacle"):
+                kept[game.household, things[thing]].add(place)
+    assert {number: len(found) for number, found in plans.items()} == dict.fromkeys(range(5), 1)
+    assert {len(places) for places in kept.values()} == {1}
+    assert len({place for number in range(5) for place in kept[number, "TomatoType"]}) > 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
