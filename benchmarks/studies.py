@@ -74,6 +74,18 @@ STUDIES: Mapping[str, Study] = {
             Arm("gtr", "GTR", "gym_cards/nano_number_line_image_gtr"),
         ),
     ),
+    "thoughts_cotraining": Study(
+        "A reflector that is trained too, in AutoExplore",
+        (
+            Arm(
+                "frozen",
+                "reflector frozen",
+                "auto_explore/nano_cotrained",
+                ("players.reflector.trained=false", "players.reflector.temperature=0", "rlft.thought_lambda=0.5"),
+            ),
+            Arm("trained", "reflector trained", "auto_explore/nano_cotrained"),
+        ),
+    ),
     "memory_alfworld": Study(
         "A memory in ALFWorld's tomato task",
         (
