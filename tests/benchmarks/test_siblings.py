@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import scripted_rater
-from arms import HERE, plan
+from arms import HERE, content, plan
 from learning import sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
@@ -43,6 +43,26 @@ def test_the_arms_of_a_table_load_and_differ_and_its_page_is_there(name: str, tm
 
 def cells(text: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+
+
+def published(name: str) -> dict[str, dict[str, str]]:
+    """Return the cells of a published table by row and column."""
+    lines = [line for line in content(HERE / "README.md", name).splitlines() if line.startswith("| ")]
+    heads, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+
+
+def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wrong_in_every_seed() -> None:
+    rows = published("thoughts_number_line")
+    both, alone, corrected = (rows[name] for name in ("RL4VLM, lambda 0.5", "RL4VLM, lambda 0", "GTR"))
+    assert both["runs"] == alone["runs"] == corrected["runs"] == "5"
+    success = {name: int(row["mean"].split()[0]) for name, row in rows.items()}
+    assert success["RL4VLM, lambda 0.5"] >= 70 > 55 > success["RL4VLM, lambda 0"]
+    assert success["GTR"] >= success["RL4VLM, lambda 0.5"]
+    pairs = list(zip(corrected["of each seed"].split(), both["of each seed"].split(), strict=True))
+    assert [pair for pair in pairs if int(pair[0].rstrip("%")) >= int(pair[1].rstrip("%"))] == []
+    assert len(pairs) == 5
+    assert int(alone["illegal"].rstrip("%")) > int(alone["illegal, first"].rstrip("%")) > 38
 
 
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
