@@ -45,9 +45,10 @@ class TrialsSection(Section):
     """Number of trials; each plays every task of the split once, with sampled actions."""
     policies: Annotated[list[Literal["sft", "rlft", "remote"]], Field(min_length=1)] = ["rlft"]
     """Policies of ``eval.policies`` that play the trials."""
-    begin_with: Literal["nothing", "teacher"] = "nothing"
-    """Content of the memory in the first trial: nothing (the paper's ReAct), or the teacher's successful episodes,
-    which later trials keep (the paper's RAP_train)."""
+    begin_with: Literal["nothing", "examples", "teacher"] = "nothing"
+    """Content of the memory in the first trial: nothing; two whole episodes of the teacher, the same for all tasks of a
+    type, which later trials do not see (``examples``, the paper's ReAct); or the teacher's successful episodes, which
+    later trials keep (``teacher``, the paper's RAP_train)."""
     control: bool = True
     """Also play the same trials without a memory, which measures the effect of repetition alone; in a recipe without a
     memory these are the only trials."""

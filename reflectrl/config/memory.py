@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from reflectrl.config.schema import Recipe
 
 
+EXAMPLES = 2
+"""Number of past episodes that ReAct shows."""
+WHOLE = 1000
+"""Number of steps that no episode exceeds."""
+
+
 class MemoryWeights(Section):
     """Weights of the similarities in the retrieval score (RAP, equation 5); one with weight 0 is not computed."""
 
@@ -61,6 +67,13 @@ class MemoryPlayerSection(Section):
     """``steps`` for keys that are compared with actions, and without a key; absent: the same as ``steps``."""
     max_chars: Count = 2000
     """Maximum number of characters shown; what does not fit is left out by whole episodes and steps."""
+
+    @property
+    def examples(self) -> MemoryPlayerSection:
+        """The same memory, for two whole episodes of a task's type, whatever is known of the present episode."""
+        weights = MemoryWeights(task=0, task_type=1, plan=0, key=0)
+        shown = {"key": "none", "weights": weights, "action_episodes": EXAMPLES, "action_steps": WHOLE, "min_score": -1}
+        return self.model_copy(update=shown)
 
     @model_validator(mode="after")
     def _keeps_words(self) -> MemoryPlayerSection:

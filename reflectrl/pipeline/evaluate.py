@@ -137,7 +137,9 @@ class _Evaluation:
                 played: list[list[Trajectory]] = []
                 for number in range(1, section.count + 1):
                     past = self._past(played) if memory else ()
-                    seats = self.run_players.memories.table(settings, past, reflector)
+                    first = section.begin_with == "examples" and number == 1
+                    shown = settings.examples if settings is not None and first else settings
+                    seats = self.run_players.memories.table(shown, past, reflector)
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
@@ -158,7 +160,9 @@ class _Evaluation:
     def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
         """Return the memory of the next trial: the best episode of each task so far."""
         section = self.recipe.eval.trials
-        taught = self.run_players.memories.taught if section is not None and section.begin_with == "teacher" else ()
+        begin = "nothing" if section is None else section.begin_with
+        shown = begin == "teacher" or (begin == "examples" and not played)
+        taught = self.run_players.memories.taught if shown else ()
         return (*taught, *self.run_players.memories.kept(itertools.chain(*played)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:

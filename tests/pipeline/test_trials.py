@@ -11,6 +11,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.prompts.prompt import SUCCEEDED
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.report.table import print_table
@@ -128,6 +129,23 @@ def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns)
     assert all(remembered(played) for played in episodes(run, "rlft-local-trial1"))
     [played, *_] = episodes(run, "rlft-local-trial1")
     assert list(played.turns[0].said) == ["reflector", "memory"]  # the memory's key is taken from the reflection
+
+
+@pytest.mark.slow
+def test_the_first_trial_may_show_two_whole_episodes_to_all_tasks_of_a_type(trained_run: TrainedRuns) -> None:
+    brief = ("eval.trials.begin_with=examples", "eval.trials.control=false", "eval.memory.max_chars=2000")
+    run = trained_run(*SHORT, *brief, "sft.policy.steps=25", "model.max_length=1024", name="rap/nano_trials")
+    _, taught = read_trajectories(run / "data" / "teacher.jsonl")
+    lengths = {each.turns[0].observation.text: len(each.turns) for each in taught if each.success}
+    shown = {remembered(played) for played in episodes(run, "rlft-local-trial1")}
+    words = {line for text in shown for line in text.splitlines()}
+    assert len(words) == 2
+    for example in words:
+        (steps,) = [count for start, count in lengths.items() if example.startswith(f"{SUCCEEDED} {start} >")]
+        assert example.count(">") == steps
+    first, second = rows(run)
+    solved = sum(played.success for played in episodes(run, "rlft-local-trial1"))
+    assert (first.remembered, second.remembered) == (len({each.task.id for each in taught if each.success}), solved)
 
 
 @pytest.mark.slow
