@@ -60,8 +60,8 @@ class AlfWorld(NatLangEnv):
         scenes: numbers of the floor plans of generated games, the same in all splits; absent: separate floor plans for
             each split.
         households: number of households. In a household, things of one kind are always kept at the same place, in all
-            splits; the expert knows the places, and no text tells the household, but the task's group names it, which a
-            memory compares. Absent: every game places its things anew, and the expert searches.
+            splits. The expert knows the place; no text tells the household, but the task's group, which a memory
+            compares, names it. Absent: every game places its things anew, and the expert searches.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.

@@ -151,8 +151,9 @@ def make_games(
         if family not in possible:
             continue
         own = derive_seed("alfworld", kind, split, seed, number)
-        household = None if households is None else random.Random(own).randrange(households)
-        place = _plan_of(household, possible[family], random.Random(own))
+        rng = random.Random(own)
+        household = None if households is None else rng.randrange(households)
+        place = _plan_of(household, possible[family], rng)
         game = make_game(family, own, object=thing, receptacle=target, scene=place, household=household)
         games[game.name] = game
     return tuple(games.values())

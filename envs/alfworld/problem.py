@@ -101,7 +101,7 @@ def _things(
 
 
 def _kept(kind: str, places: list[Receptacle], household: int | None) -> list[Receptacle]:
-    """Return the place where a household keeps a kind of thing, the first in its order for this kind; else all."""
+    """Return all places, or the one where a household keeps a kind of thing: the first in its order for this kind."""
     if household is None:
         return places
     return [min(places, key=lambda place: order(household, f"{kind} {place.id}"))]
