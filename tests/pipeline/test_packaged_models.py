@@ -44,10 +44,12 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.mark.parametrize("lora", ["{r: 2, layers: 0-0}", "null"])
-def test_every_stage_and_the_export_name_the_package(packaged, lora, tmp_path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize(
+    ("lora", "dtype"),
+    [("{r: 2, layers: 0-0}", "bfloat16"), ("{r: 2}", "float32"), ("null", "float32"), ("null", "bfloat16")],
+)
+def test_every_stage_and_the_export_name_the_package(packaged, lora, dtype, tmp_path, monkeypatch, capsys) -> None:
     run = tmp_path / "run"
-    dtype = "float32" if lora == "null" else "bfloat16"
     given = (f"model.name={packaged}", f"model.max_length={CONTEXT}", f"model.lora={lora}", f"model.dtype={dtype}")
     play_stages(small_recipe(*given), run)
     assert load_recipe(str(run / "recipe.yaml")).model.name == packaged
