@@ -26,14 +26,14 @@ from studies import STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT
+from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.report.runs import Run, read_runs
 
 RECORDS = HERE / "records"
 """Folder of a study's recorded runs, for studies that take longer than one sitting."""
-RECORDED = (RECIPE, LEDGER, METRICS, THROUGHPUT, RESULTS)
+RECORDED = (RECIPE, LEDGER, METRICS, THROUGHPUT, RESULTS, TRIALS)
 """Files of a run that its table is made from."""
 WINDOW = 5
 """Number of first and of last iterations of a training over which thoughts are measured."""

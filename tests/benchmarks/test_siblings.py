@@ -65,6 +65,15 @@ def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wr
     assert int(alone["illegal"].rstrip("%")) > int(alone["illegal, first"].rstrip("%")) > 38
 
 
+def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_without() -> None:
+    success = {
+        name: int(row["mean"].strip("*").split()[0].strip("*")) for name, row in published("memory_alfworld").items()
+    }
+    alone = success.pop("no memory")
+    assert set(success) == {"the better of both keys", "action key", "observation key", "no key"}
+    assert min(success.values()) >= alone + 15
+
+
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     ends = {"thought_misread": 0.25, "thought_tokens": 12.5, "illegal": 0.1}
     metrics = [*(iteration(number) for number in range(5)), *(iteration(5 + number, **ends) for number in range(5))]
@@ -106,18 +115,20 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
 def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trained_again(
     trained_run: TrainedRuns, tmp_path: Path
 ) -> None:
-    run = trained_run()
+    changed = ("eval.policies=[rlft]", "eval.greedy=false", "eval.trials.policies=[rlft]", "eval.trials.count=2")
+    run = trained_run(*changed, "sft.policy.steps=25", name="rap/nano_trials")
     record(run, tmp_path)
     kept = tmp_path / run.parent.name / run.name
     assert {path.name for path in kept.iterdir()} == {*RECORDED}
     assert [replace(each, path=run) for each in read_runs([kept])] == read_runs([run])
-    planned = PlannedRun(tmp_path / "runs" / run.parent.name / run.name, "number_line/nano", SMALL)
+    overrides = (*SMALL, *changed, "sft.policy.steps=25")
+    planned = PlannedRun(tmp_path / "runs" / run.parent.name / run.name, "rap/nano_trials", overrides)
     assert record_of(planned, tmp_path) == kept
     done, whole, code = sitting(lambda: [planned], 1, partial(record_of, records=tmp_path))
     assert (done, whole, code) == ([kept], True, 0)
     assert not planned.folder.exists()
     with pytest.raises(InvalidInput, match="gamma"):
-        record_of(replace(planned, overrides=(*SMALL, "rlft.gamma=0.5")), tmp_path)
+        record_of(replace(planned, overrides=(*overrides, "rlft.gamma=0.5")), tmp_path)
     assert record_of(replace(planned, folder=tmp_path / "others" / run.name), tmp_path) is None
 
 
