@@ -61,7 +61,7 @@ class AlfWorld(NatLangEnv):
             each split.
         households: number of households. In a household, things of one kind are always kept at the same place, in all
             splits. The expert knows the place; no text tells the household, but the task's group, which a memory
-            compares, names it. Absent: every game places its things anew, and the expert searches.
+            compares, names it. If absent, every game places its things anew, and the expert searches for them.
         horizon: steps of an episode; ``None`` is 15 for the tomato task and 50 for the others.
         noise: keep the commands that change nothing (examine, help, inventory, look) on the menu.
         path: past steps shown in the text, 1 or more, newest last; ``None`` is all of them, as in the paper.

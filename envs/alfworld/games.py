@@ -55,7 +55,7 @@ class Game:
     domain: str
     grammar: str
     household: int | None = None
-    """Number of the household whose things lie at its usual places; ``None`` if all places were drawn anew."""
+    """Number of the household, which keeps each kind of thing at one place; ``None`` if each place was drawn."""
 
     @property
     def group(self) -> str:
