@@ -20,6 +20,7 @@ class GrowingMemory(Memory):
         key: see ``Memory``.
         planner: see ``Memory``.
         max_chars: see ``Memory``.
+        dropout: see ``Memory``.
 
     """
 
@@ -31,8 +32,10 @@ class GrowingMemory(Memory):
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(retriever_of(store.snapshot()), key=key, planner=planner, max_chars=max_chars)
+        snapshot = retriever_of(store.snapshot())
+        super().__init__(snapshot, key=key, planner=planner, max_chars=max_chars, dropout=dropout)
         self._store = store
         self._retriever_of = retriever_of
 
