@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from reflectrl.config.model import ModelSection, need_trained
-from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Section
+from reflectrl.core.settings import Count, CountOrZero, NonNegative, Section
 from reflectrl.endpoint.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ class MemoryPlayerSection(Section):
     """``steps`` for keys that are compared with actions, and without a key; absent: the same as ``steps``."""
     max_chars: Count = 2000
     """Maximum number of characters shown; what does not fit is left out by whole episodes and steps."""
-    dropout: Fraction = 0.0
-    """Fraction of the tasks of SFT rows and RLFT at which nothing is shown, always the same, so that the policy can
-    also play without a memory, as in a first trial that begins with nothing."""
 
     @property
     def examples(self) -> MemoryPlayerSection:

@@ -261,11 +261,6 @@ class Recipe(Section):
                 "players.memory is read in training and evaluation, and eval.memory instead of it in an evaluation of "
                 "policies that were trained without; remove one of the two"
             )
-        if self.eval.memory is not None and self.eval.memory.dropout:
-            raise ValueError(
-                "eval.memory.dropout was given, but a memory is dropped in training only, and eval.memory is there in "
-                "the evaluation alone; set dropout to 0, or use players.memory"
-            )
         memory = self.players.memory or self.eval.memory
         if memory is not None and memory.grows:
             check_growing(self)

@@ -20,7 +20,6 @@ class GrowingMemory(Memory):
         key: see ``Memory``.
         planner: see ``Memory``.
         max_chars: see ``Memory``.
-        dropout: see ``Memory``.
 
     """
 
@@ -32,10 +31,8 @@ class GrowingMemory(Memory):
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
-        dropout: float = 0.0,
     ) -> None:
-        snapshot = retriever_of(store.snapshot())
-        super().__init__(snapshot, key=key, planner=planner, max_chars=max_chars, dropout=dropout)
+        super().__init__(retriever_of(store.snapshot()), key=key, planner=planner, max_chars=max_chars)
         self._store = store
         self._retriever_of = retriever_of
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from reflectrl.core import Utterance
-from reflectrl.core.seeds import draw
 from reflectrl.memory.experience import goal, news
 from reflectrl.memory.retriever import Key, Query, Retriever, Window
 from reflectrl.prompts.prompt import CUT, FAILED, STEP_CUE, SUCCEEDED
@@ -58,7 +57,6 @@ class Memory:
             words of the seat ``planner``, which are its plan if they hold no key.
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
             left is shortened. No step is cut.
-        dropout: fraction of the tasks, chosen by their ids, at which nothing is shown; for training.
 
     """
 
@@ -69,14 +67,12 @@ class Memory:
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
-        dropout: float = 0.0,
     ) -> None:
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
         self._planner = planner
         self._max_chars = max_chars
-        self._dropout = dropout
 
     @property
     def reads_thoughts(self) -> bool:
@@ -101,8 +97,6 @@ class Memory:
     def _words(self, view: View, written: str) -> str:
         """Return the memory's text; ``written`` may hold the planner's key."""
         self.counts.asked += 1
-        if view.task_id and draw(0, 0, f"memory/{view.task_id}") < self._dropout:
-            return ""
         keys = self._keys_of(view, written)
         if not keys and self._key == "planner":
             self.counts.key_misses += 1

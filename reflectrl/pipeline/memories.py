@@ -114,8 +114,6 @@ class Memories:
         past: Sequence[Experience],
         reflector: Player | None,
         store: EpisodeStore | None = None,
-        *,
-        training: bool = False,
     ) -> tuple[Seat, ...]:
         """Return the seats that speak before the act, in their order.
 
@@ -123,11 +121,9 @@ class Memories:
             memory: settings of a memory of ``past`` episodes; there is none for ``None``, or without such episodes.
             past: episodes to remember; the planner learns from their plans, too.
             reflector: the reflector; ``None`` for no reflections.
-            store: store that the memory reads, in place of ``past``, and adds to, if it grows.
-            training: whether the memory's dropout applies.
+            store: store that the memory adds to, if it grows; then ``past`` is its snapshot.
 
         """
-        past = past if store is None else store.snapshot()
         planner = self._planner(past)
         seats = () if planner is None else (Seat("planner", planner, when="episode_start"),)
         if memory is None or (not past and store is None):
@@ -140,8 +136,7 @@ class Memories:
 
         new = partial(Memory, retriever_of(past)) if store is None else partial(GrowingMemory, store, retriever_of)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
-        dropout = memory.dropout if training else 0.0
-        player = new(key=memory.key, planner=keys, max_chars=memory.max_chars, dropout=dropout)
+        player = new(key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)
         if player.reads_thoughts:
             return (*seats, *reflecting(reflector), *recalling)

@@ -13,7 +13,7 @@ from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.layout import POLICY, REFLECTOR, REFLECTOR_RLFT
+from reflectrl.core.layout import POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.engine.head import add_choice_head
@@ -91,15 +91,17 @@ class RunPlayers(RunModels):
 
     def training_seats(self, reflector: Player | None, *, from_start: bool) -> tuple[Seat, ...]:
         """Return the seats of RLFT; ``from_start`` is false where training continues from a checkpoint."""
-        section, store = self.recipe.players.memory, self.memories.growing(from_start=from_start)
-        past = self.memories.taught if section else ()
-        acting = self.memories.table(section, past, reflector, store, training=True)
+        store = self.memories.growing(from_start=from_start)
+        if store is None:
+            acting = self.playing(reflector, POLICY_SFT)
+        else:
+            acting = self.memories.table(self.recipe.players.memory, store.snapshot(), reflector, store)
         return (*acting, *self.corrector, *self.rater)
 
     def teaching_seats(self, taught: Sequence[Trajectory]) -> tuple[Seat, ...]:
         """Return the seats whose words SFT rows show: those of RLFT, where the teacher takes the reflector's place."""
         return self.memories.table(
-            self.recipe.players.memory, self.memories.kept(taught), ScriptedReflector(lambda _: ""), training=True
+            self.recipe.players.memory, self.memories.kept(taught), ScriptedReflector(lambda _: "")
         )
 
     @cached_property

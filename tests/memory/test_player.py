@@ -245,15 +245,3 @@ def trial_of(task, action: str) -> Trajectory:
 
     [played] = rollout([ENV], [Episode(task, seed=0)], policy=Straight(), seats=[], layout=LAYOUT)
     return played
-
-
-def test_with_dropout_nothing_is_shown_at_a_fixed_part_of_the_tasks_and_all_at_a_state_of_no_known_task():
-    memory = memory_of(LOG, dropout=0.3)
-    tasks = [f"train/{number}" for number in range(200)]
-    words = said(memory, *(replace(seen("zero", task="count"), task_id=task) for task in tasks))
-    again = said(memory, *(replace(seen("see3", "act2", "act3", task="count"), task_id=task) for task in tasks))
-    assert 40 < words.count("") < 80
-    assert [not text for text in words] == [not text for text in again]  # at all steps of a task
-    assert memory.counts.hits == 400 - 2 * words.count("")
-    [unknown] = said(memory_of(LOG, dropout=1.0), seen("zero", task="count"))
-    assert unknown
