@@ -74,6 +74,17 @@ def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_
     assert min(success.values()) >= alone + 15
 
 
+def test_the_published_trials_succeed_more_often_the_more_they_remember_and_solve_more_than_without() -> None:
+    rows = published("memory_alfworld")
+    rows.pop("no memory")
+    for row in rows.values():
+        share = {name: int(cell.rstrip("%")) for name, cell in row.items() if cell.endswith("%")}
+        assert share["trial 1"] == share["without memory: trial 1"]  # there is nothing yet to remember
+        assert share["trial 1"] < share["2"] < share["3"] >= share["trial 1"] + 9
+        assert abs(share["3 without"] - share["trial 1"]) <= 3
+        assert share["solved"] >= share["solved without"] + 5
+
+
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     ends = {"thought_misread": 0.25, "thought_tokens": 12.5, "illegal": 0.1}
     metrics = [*(iteration(number) for number in range(5)), *(iteration(5 + number, **ends) for number in range(5))]
