@@ -93,6 +93,7 @@ def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_withou
         play_stages(recipe, run, "rlft")
         lines = [line for _, line in read_jsonl(run / METRICS)]
         assert 0.3 < lines[0]["success"] < 0.6
+        assert max(line["logprob_gap"] for line in lines) < 1e-4  # thought and action are scored as they were sampled
         ends[name] = SimpleNamespace(
             **{key: fmean(line[key] for line in lines[-3:]) for key in ("success", "illegal", "thought_misread")}
         )

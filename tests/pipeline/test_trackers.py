@@ -89,14 +89,15 @@ class Notes:
 
 
 def test_the_success_of_each_group_of_tasks_has_a_name_and_what_was_not_measured_has_none() -> None:
-    line = iteration(0, success_by_group={"red": 0.25}, validation_by_group={"red": 0.75})
+    line = iteration(0, success_by_group={"red": 0.25}, validation_by_group={"red": 0.75}, thought_bleu=0.5)
     speed = dict.fromkeys((field.name for field in fields(Throughput)), 0)
     tracker = Notes()
     tracking = Tracking(tracker, every=1)
     tracking.add(decode(Iteration, line, "line"), decode(Throughput, speed, "speed"), ())
     assert tracker.numbers["rollout/success/red"] == 0.25
     assert tracker.numbers["rollout/validation_success/red"] == 0.75
-    assert "rollout/validation_success" not in tracker.numbers
+    assert tracker.numbers["rollout/thought_bleu"] == 0.5
+    assert {"rollout/validation_success", "rollout/thought_distinct"}.isdisjoint(tracker.numbers)
 
 
 @pytest.mark.slow

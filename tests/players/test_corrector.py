@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,11 @@ DEEP = f'{{"evaluation": "NO", "correction": {"[" * 9000}}}'
 
 @pytest.mark.parametrize(
     "reply",
-    ["", "NO", '{"correction": "x"}', '{"evaluation": "NO"}', '{"evaluation": "NO", "correction": {}}', "[1]", DEEP],
+    [
+        *("", "NO", "[1]", DEEP, '{"correction": "x"}', '{"evaluation": "NO"}'),
+        '{"evaluation": "NO", "correction": {}}',
+        '{"evaluation": "NO", "correction": {"thoughts": "x", "action": "+"}}',
+    ],
 )
 def test_any_other_answer_is_asked_for_again(reply: str) -> None:
     with pytest.raises(BadReply, match="evaluation"):
@@ -105,8 +110,10 @@ def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoi
     assert (len(endpoint.requests), garbage.client.usage.rejected, account.spent) == (2, 1, 2 * 5.0)
     for asked, fault in ((4, "500"), (6, "slow:9")):
         endpoint.faults.extend([fault] * 2)
-        assert RemoteCorrector(there).say([thinking("It is lower.")], [0.0])[0].text == ""
-        assert len(endpoint.requests) == asked
+        corrector, began = RemoteCorrector(there), time.monotonic()
+        assert corrector.say([thinking("It is lower.")], [0.0])[0].text == ""
+        assert (len(endpoint.requests), corrector.misses) == (asked, (1, 1))
+        assert time.monotonic() - began < 9  # it would take 18 s to wait for both slow replies
 
 
 def test_training_goes_on_without_a_corrector_that_is_down_for_as_many_thoughts_as_may_be_set_aside(
@@ -196,3 +203,14 @@ def test_a_rule_rewrites_what_the_environment_finds_wrong_and_nothing_else() -> 
     assert RuleCorrector().say([unread], [0.0])[0].text == ""
     with pytest.raises(InvalidInput, match="read_thought"):
         RuleCorrector().say([thinking("It is lower.", hints=True)], [0.0])
+
+
+def test_in_play_the_rule_rewrites_the_thoughts_that_the_environment_finds_wrong_and_no_other() -> None:
+    env = make_env("gym_cards", game="ez_points")
+    layout = PromptFormat(history=1, action_mode="thought_choice")
+    episodes = [Episode(task, seed=0) for task in env.tasks("train")]
+    seats = [Seat("corrector", RuleCorrector(), when="after_act")]
+    played = rollout([env], episodes, policy=Thinks("10 + 2 equals 12.", True), seats=seats, layout=layout)
+    turns = [turn for each in played for turn in each.turns]
+    assert {turn.rewards["agreement"] for turn in turns} == {0.0, 1.0}
+    assert [bool(turn.said["corrector"].text) for turn in turns] == [not turn.rewards["agreement"] for turn in turns]

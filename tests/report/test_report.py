@@ -275,6 +275,23 @@ def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path)
     assert "best validation 90% after iteration 1, last 70%" in page
 
 
+def test_thoughts_are_drawn_where_a_policy_writes(tmp_path):
+    panels = {
+        "thought_tokens": "Tokens written a step",
+        "thought_distinct": "Distinct thoughts",
+        "thought_templates": "Distinct templates",
+        "thought_bleu": "Self-BLEU of thoughts",
+        "thought_misread": "Misread states",
+        "thought_consistent": "Consistent thoughts",
+        "thought_corrected": "Corrected thoughts",
+    }
+    silent = titles(curves(read_runs([make_run(tmp_path / "silent", metrics=[iteration(n) for n in range(3)])])))
+    lines = [iteration(number, **dict.fromkeys(panels, 0.25 * number)) for number in range(3)]
+    drawn = titles(curves(read_runs([make_run(tmp_path / "one", metrics=lines)])))
+    assert set(panels.values()).isdisjoint(silent)
+    assert set(drawn) - set(silent) == set(panels.values())
+
+
 def test_each_group_of_tasks_has_a_panel(tmp_path):
     lines = [iteration(number, success_by_group={"red": 0.5, "<b>": 0.1 * number}) for number in range(3)]
     validated = iteration(3, success_by_group={"red": 1.0}, validation_by_group={"a/b": 0.5})

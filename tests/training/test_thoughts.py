@@ -390,3 +390,14 @@ def test_the_kl_term_compares_labels_after_the_thought_that_was_written():
         assert sample.reference == pytest.approx(
             [math.log(each) for each in sample.decision.choice.probabilities], abs=1e-4
         )
+
+
+def test_the_weight_of_corrections_falls_over_the_training(tmp_path):
+    model = language_model("gpt2")
+    term = Imitation(ThoughtTerm(coef_end=0.0), policy_of("json", model), layout_of("json"))
+    term.add(played("json", Says("The target is higher."), Answers(), count=1))
+    args, count = arguments(tmp_path), len(term.corrections)
+    updates = [args.max_steps * part // 4 for part in range(5)]
+    losses = [sum(loss.item() for loss in term.losses(model, args, update, count)) for update in updates]
+    assert losses[0] > 0
+    assert losses == pytest.approx([losses[0] * part for part in (1.0, 0.75, 0.5, 0.25, 0.0)], rel=1e-4)
