@@ -89,6 +89,8 @@ def test_what_an_episode_lacks_is_left_out_of_its_mean():
     [kept, lacking] = Retriever([silent, no_plan], OneHot()).retrieve(query)
     assert (kept.score, kept.best) == (pytest.approx(1, abs=1e-6), None)
     assert (lacking.score, lacking.best) == (pytest.approx((1 + 1 / 2**0.5) / 2, abs=1e-6), 0)
+    [idle] = Retriever([past("put cup")], OneHot()).retrieve(Query("put cup", key=Key("action", "cup")))
+    assert (idle.score, idle.best) == (pytest.approx(1, abs=1e-6), None)
 
 
 def test_a_key_that_nothing_resembles_leaves_the_order_of_task_and_plan_and_min_score_drops_it():

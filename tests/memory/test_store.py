@@ -70,7 +70,12 @@ def test_the_best_episode_of_a_task_stays_success_before_return_before_fewer_ste
         (played("mug", step, last), False),
     ]
     memory = store(tmp_path, keep="rewarded")
-    assert [memory.add(offer) for offer, _ in offers] == [taken for _, taken in offers]
+    for offer, taken in offers:
+        before = memory.path.read_bytes() if memory.path.exists() else b""
+        assert memory.add(offer) == taken
+        after = memory.path.read_bytes()
+        assert after.startswith(before)  # a better episode is added and none is overwritten
+        assert (after != before) == taken
     for opened in (memory, store(tmp_path)):
         [kept] = opened.snapshot()
         assert (len(kept.steps), kept.episode_return) == (1, 1.0)

@@ -213,6 +213,39 @@ def test_a_rating_is_asked_for_again_and_a_missing_one_is_absent(endpoint: Scrip
     assert seated.model.client.usage.rejected == 1
 
 
+def test_whether_an_episode_was_won_or_ran_out_of_time_changes_no_question_and_no_rating(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    won = walk(3)
+    late = replace(won, terminated=False, truncated=True, success=False)
+    rewards, questions = [], []
+    for episode in (won, late):
+        seen = len(endpoint.requests)
+        endpoint.reply = lambda chat: "2" if "Rate how well" in chat[1]["content"] else "It walked."
+        [after] = Seated(endpoint).rate(episode)
+        rewards.append([turn.rewards for turn in after.turns])
+        questions.append([request.chat for request in endpoint.requests[seen:]])
+    assert rewards[0] == rewards[1]
+    assert questions[0] == questions[1] != []
+    assert {request.body["temperature"] for request in endpoint.requests} == {0.0}
+
+
+def test_a_segment_without_a_summary_is_named_as_such_and_the_others_are_rated(endpoint: ScriptedEndpoint) -> None:
+    asked: list[str] = []
+
+    def reply(chat: Chat) -> str:
+        asked.append(chat[1]["content"])
+        if "Rate how well" in asked[-1]:
+            return "2"
+        return " " if "t=11 |" in asked[-1] else "It walked."
+
+    endpoint.reply = reply
+    [after] = Seated(endpoint, max_attempts=1).rate(walk(25))
+    assert "Steps 11 to 20: (no summary)" in asked[-1]
+    assert asked[-1].count("It walked.") == 2
+    assert after.turns[-1].rewards["rater"] == 2.0
+
+
 def test_an_episode_without_any_summary_is_not_rated(endpoint: ScriptedEndpoint) -> None:
     asked = scripted(endpoint, "3", summary="")
     [after] = Seated(endpoint, max_attempts=2).rate(walk(12))
