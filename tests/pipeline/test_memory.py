@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import remembered
+from interruptions import kill_and_resume_rlft
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
+from reflectrl.config import load_recipe
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, make_env
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.memory import EpisodeStore
+from reflectrl.memory.experience import goal
+from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.players import RunPlayers
@@ -101,3 +105,52 @@ def test_a_memory_that_grew_is_made_again_where_it_is_gone(trained_run: TrainedR
         load_agent(run)
     assert "memory.jsonl was deleted: making it again" in play_stages(read_recipe(run), run)
     assert (run / "memory.jsonl").read_bytes() == before
+
+
+def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
+    whole = trained_run(*GROWING, name="rap/nano_grows")
+    run = shutil.copytree(trained_run(*GROWING, name="rap/nano_grows", stages=STAGES[:2]), tmp_path / "small")
+    kill_and_resume_rlft(small_recipe(*GROWING, name="rap/nano_grows"), run)
+    for name in ("memory.jsonl", "metrics.jsonl", "trajectories/rlft-00003.jsonl"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_recipe_says_what_is_compared_how_and_how_near_it_has_to_be(tmp_path: Path) -> None:
+    taught = remembered.played(
+        "mug", ("take cup in desk", "A cup."), ("wait", "Rain."), ("put mug", "Done."), ("go", "")
+    )
+    memories = RunPlayers(small_recipe(name="rap/nano"), RunFolder(tmp_path)).memories
+
+    def shown(*past: str, **settings: Any) -> str:
+        section = MemoryPlayerSection(key="action", episodes=1, steps=1, **settings)
+        [seat] = memories.table(section, memories.kept([taught]), None)
+        return seat.player.say([remembered.seen("You see a table.", *past, task="Put a mug.")], [0.0])[0].text
+
+    assert shown("put cup in desk").endswith("> take cup in desk: A cup.")
+    assert shown("put cup in desk", key_match="lexical").endswith("> put mug: Done.")
+    assert shown("put mug") != shown("put cup in desk")
+    assert shown("put mug", weights={"key": 0.0}) == shown("put cup in desk", weights={"key": 0.0}) != ""
+    assert shown("put mug", min_score=0.99) != ""
+    assert shown("put cup in desk", min_score=0.99) == ""
+
+
+@pytest.mark.parametrize("name", ["rap/shop_nano", "rap/robots_nano", "rap/kitchen_nano"])
+def test_in_a_shop_and_to_robots_a_memory_shows_what_the_expert_did_in_such_a_task(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    if recipe.env.name == "robots":
+        pytest.importorskip("gymnasium_robotics" if "kitchen" in name else "metaworld")
+    players = RunPlayers(recipe, RunFolder(tmp_path))
+    env, layout = players.env({}), players.layout
+    alike, *rest = env.tasks("train")
+    others = [task for task in rest if task.group != alike.group][:1]  # a shop has one group
+    test = next(task for task in env.tasks("test") if task.group == alike.group)
+    lessons = [Episode(task, seed=0) for task in (*others, alike)]
+    taught = rollout([env], lessons, policy=ExpertPolicy(), seats=[], layout=layout)
+    seats = players.memories.table(recipe.players.memory, players.memories.kept(taught), None)
+    [played] = rollout([env], [Episode(test, seed=1)], policy=ExpertPolicy(), seats=seats, layout=layout)
+    said = [turn.said["memory"].text for turn in played.turns]
+    assert recipe.players.memory is not None
+    assert all(words.startswith(SHOWN) and len(words) <= recipe.players.memory.max_chars for words in said)
+    assert " ".join(goal(taught[-1].turns[0].observation.task).split()) in said[0]
