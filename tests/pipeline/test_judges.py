@@ -1,39 +1,72 @@
-"""Correctors as a recipe describes them."""
+"""Correctors of thoughts as a recipe describes them, with a real endpoint."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
+from scripted_endpoint import ScriptedEndpoint
+from thinkers import Thinks
 
-from reflectrl.config.judges import CorrectorPlayerSection
-from reflectrl.pipeline.judges import corrector_of
-from reflectrl.players import Informed, RuleCorrector
-from reflectrl.players.remote import RemoteCorrector
+from reflectrl.config import load_recipe
+from reflectrl.core import Observation, WorkFailed
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.players import RunPlayers
+from reflectrl.players import Player, RuleCorrector
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, menu_view
+from reflectrl.rollout import Episode, rollout
 
-QUESTIONS = ["What is on the table?", "Which symbol comes next?"]
-
-
-class Given:
-    """Endpoints that return what a player would have been made from."""
-
-    def player(self, kind: type, role: str, endpoint: object, **options: Any) -> dict[str, Any]:  # noqa: ARG002
-        assert (kind, role) == (RemoteCorrector, "corrector")
-        return options
-
-
-def corrector(**settings: Any) -> Any:
-    return corrector_of(CorrectorPlayerSection(**settings), models=None, endpoints=Given())
+REMOTE = "gym_cards/nano_number_line_gtr_remote"
+STATE = Observation("Target: 5. Current: 3.", ("-", "+"))
+SAID = {"policy": "It is lower."}
 
 
-@pytest.mark.parametrize(("on_failure", "instead"), [("skip", ""), ("default", "It is far."), ("raise", None)])
-def test_a_remote_corrector_gets_what_follows_a_failure_and_what_it_is_asked(on_failure: str, instead: str | None):
-    default = {"default": "It is far."} if on_failure == "default" else {}
-    made = corrector(player="remote", on_failure=on_failure, questions=QUESTIONS, images=True, **default)
-    assert made["instead"] == instead
-    assert (list(made["questions"]), made["images"]) == (QUESTIONS, True)
+def corrector(folder: Path, *overrides: str, name: str = REMOTE) -> Player:
+    [seat] = RunPlayers(load_recipe(name, overrides), RunFolder(folder)).corrector
+    return seat.player
 
 
-def test_a_corrector_with_a_tool_sees_what_the_expert_knows_and_the_rule_needs_no_model():
-    assert isinstance(corrector(player="remote", tool=True), Informed)
-    assert isinstance(corrector(player="rule"), RuleCorrector)
+@pytest.mark.parametrize(("on_failure", "said"), [("skip", ""), ("default", "It is far."), ("raise", None)])
+def test_what_follows_a_failure_of_a_chat_model_is_what_the_recipe_says(
+    on_failure: str, said: str | None, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda _: "no idea"
+    default = ["players.corrector.default=It is far."] if on_failure == "default" else []
+    settings = (f"players.corrector.on_failure={on_failure}", "players.corrector.endpoint.max_attempts=1", *default)
+    player = corrector(tmp_path, f"players.corrector.endpoint.base_url={endpoint.url}", *settings)
+    layout = PromptFormat(action_mode="json")
+    view = menu_view("corrector", layout, State(STATE, (), said=SAID), layout.menu_of(STATE), action="+")
+    if said is None:
+        with pytest.raises(WorkFailed, match="no idea"):
+            player.say([view], [0.0])
+        return
+    assert [words.text for words in player.say([view], [0.0])] == [said]
+
+
+@pytest.mark.parametrize("tool", [False, True])
+def test_a_chat_model_is_asked_the_recipes_questions_and_knows_the_solution_only_with_the_tool(
+    tool: bool, endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda _: '{"answer1": "3", "evaluation": "YES"}'
+    recipe = load_recipe(
+        REMOTE,
+        [
+            f"players.corrector.endpoint.base_url={endpoint.url}",
+            "players.corrector.questions=['Which number is it?']",
+            f"players.corrector.tool={str(tool).lower()}",
+        ],
+    )
+    players = RunPlayers(recipe, RunFolder(tmp_path))
+    env = players.env({})
+    episodes = [Episode(env.tasks("train")[0], seed=0)]
+    policy = Thinks("It is lower.", legal=True)
+    rollout([env], episodes, policy=policy, seats=players.corrector, layout=players.layout)
+    asked = [request.chat[1]["content"] for request in endpoint.requests]
+    assert asked
+    assert all(each.endswith("Questions:\n1. Which number is it?") for each in asked)
+    assert {"A solver found: " in each for each in asked} == {tool}
+
+
+def test_a_rule_needs_no_model(tmp_path: Path) -> None:
+    assert isinstance(corrector(tmp_path, name="gym_cards/nano_ez_points_gtr"), RuleCorrector)

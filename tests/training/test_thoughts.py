@@ -166,6 +166,10 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     hook.remove()
     learned = seen[0].grad[0].abs().amax(-1) > 0  # of the places that predict the text, and the one after it
     assert learned.tolist() == [at < scored for at in range(len(text) + 1)]
+    falling = Imitation(ThoughtTerm(coef=0.5, coef_end=0.0), policy, layout_of(mode))
+    falling.corrections = imitation.corrections
+    parts = [loss.item() for at in range(5) for loss in falling.losses(model, args, args.max_steps * at // 4, 8)]
+    assert parts == pytest.approx([0.5 * expected * (1 - at / 4) for at in range(5)], abs=1e-5)
     optimizer, before = torch.optim.SGD(model.parameters(), lr=0.01), [loss.item()]
     for update in range(20):
         optimizer.zero_grad()
@@ -390,14 +394,3 @@ def test_the_kl_term_compares_labels_after_the_thought_that_was_written():
         assert sample.reference == pytest.approx(
             [math.log(each) for each in sample.decision.choice.probabilities], abs=1e-4
         )
-
-
-def test_the_weight_of_corrections_falls_over_the_training(tmp_path):
-    model = language_model("gpt2")
-    term = Imitation(ThoughtTerm(coef_end=0.0), policy_of("json", model), layout_of("json"))
-    term.add(played("json", Says("The target is higher."), Answers(), count=1))
-    args, count = arguments(tmp_path), len(term.corrections)
-    updates = [args.max_steps * part // 4 for part in range(5)]
-    losses = [sum(loss.item() for loss in term.losses(model, args, update, count)) for update in updates]
-    assert losses[0] > 0
-    assert losses == pytest.approx([losses[0] * part for part in (1.0, 0.75, 0.5, 0.25, 0.0)], rel=1e-4)
