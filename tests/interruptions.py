@@ -49,12 +49,17 @@ def command_that_ends(file: str, count: int, number: int, *arguments: str) -> No
 
 def kill_and_resume_rlft(recipe: Recipe, run: Path) -> None:
     """Run RLFT after a finished SFT, kill it as it writes its third line of metrics, and continue it to its end."""
+    play_stages(kill_rlft(recipe, run), run, "rlft")
+
+
+def kill_rlft(recipe: Recipe, run: Path) -> Recipe:
+    """Run RLFT after a finished SFT, kill it as it writes its third line of metrics, and return the recipe as read."""
     file = run.parent / "recipe.yaml"
     file.write_text(dump_recipe(recipe), encoding="utf-8")
     command = ("rlft", "--recipe", str(file), "--runs", str(run.parent), "--run", run.name)
     killed = WarmProcess(run.parent / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
     assert killed.wait() == -signal.SIGKILL, killed.said
-    play_stages(load_recipe(file), run, "rlft")
+    return load_recipe(file)
 
 
 def ask_six(url: str, folder: Path, signals: list[signal.Signals] | None = None) -> None:

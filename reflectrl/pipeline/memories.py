@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,6 +35,8 @@ from reflectrl.pipeline.folder import process_rank
 from reflectrl.pipeline.models import RunModels
 from reflectrl.players import ExpertReflector, Player, Seat, reflecting
 from reflectrl.rollout.record import Header, read_trajectories
+
+_log = logging.getLogger(__name__)
 
 
 class Memories:
@@ -85,6 +88,8 @@ class Memories:
         if from_start:
             path.unlink(missing_ok=True)
         store = EpisodeStore(path, self._header, keep=self._keep)
+        if store.dropped:
+            _log.warning("the last line of %s was damaged and is dropped; training plays its episode again.", path)
         if not len(store):
             for trajectory in self._teachers_episodes:
                 store.add(trajectory)

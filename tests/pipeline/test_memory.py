@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import remembered
-from interruptions import kill_and_resume_rlft
+from interruptions import kill_rlft
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import load_recipe
@@ -107,12 +107,17 @@ def test_a_memory_that_grew_is_made_again_where_it_is_gone(trained_run: TrainedR
     assert (run / "memory.jsonl").read_bytes() == before
 
 
-def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without(
-    trained_run: TrainedRuns, tmp_path: Path
+def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without_and_a_damaged_line_is_reported(
+    trained_run: TrainedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trained_run(*GROWING, name="rap/nano_grows")
     run = shutil.copytree(trained_run(*GROWING, name="rap/nano_grows", stages=STAGES[:2]), tmp_path / "small")
-    kill_and_resume_rlft(small_recipe(*GROWING, name="rap/nano_grows"), run)
+    recipe = kill_rlft(small_recipe(*GROWING, name="rap/nano_grows"), run)
+    with (run / "memory.jsonl").open("ab") as memory:
+        memory.write(b'{"task_id": "cut off by the k')
+    play_stages(recipe, run, "rlft")
+    [said] = [each.getMessage() for each in caplog.records if each.name == "reflectrl.pipeline.memories"]
+    assert said.startswith(f"the last line of {run / 'memory.jsonl'} was damaged and is dropped")
     for name in ("memory.jsonl", "metrics.jsonl", "trajectories/rlft-00003.jsonl"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
