@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import yaml
 from thinkers import Thinks
+from typer.testing import CliRunner
 
+from reflectrl.cli.app import app
 from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.rlft import Term
 from reflectrl.core import Trajectory, make_env
@@ -110,7 +112,9 @@ def test_x1_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment_w
         assert {turn.decision.choice.written is None for each in played for turn in each.turns} == {
             recipe.prompt.action_mode == "enumerated"
         }
-    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
+    shown = CliRunner().invoke(app, ["recipes", "show", name])
+    assert (shown.exit_code, shown.output) == (0, dump_recipe(recipe))
+    (tmp_path / "dumped.yaml").write_text(shown.output, encoding="utf-8")
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
     assert recipe.name == name.replace("/", "-")
     assert recipe.description

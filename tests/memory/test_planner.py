@@ -104,3 +104,16 @@ def test_a_plan_that_a_server_does_not_give_is_empty_and_too_many_of_them_end_th
     endpoint.faults.extend(["500", "500"])
     with pytest.raises(WorkFailed, match="max_rejected"):
         model.write(chats[:1], [1.0])
+
+
+def test_examples_stay_as_they_were_while_a_server_gives_the_planner_no_key(endpoint: ScriptedEndpoint):
+    endpoint.reply = lambda _: "action: act4"
+    model = RemoteText(endpoint.at(max_attempts=1, concurrency=1, max_rejected=1))
+    logs = Retriever([MUG], OneHot(), action=Windows(1, 1))
+    memory = Memory(logs, key="planner", planner=Planner(model))
+    view = replace(seen("", "go", task="find a mug"), said={"planner": "", "reflector": "I act."})
+    [shown] = memory.say([view], [0.0])
+    assert "act4" in shown.text
+    endpoint.faults.append("500")
+    [kept] = memory.say([replace(view, before={"memory": shown.text})], [0.0])
+    assert (kept.text, model.client.usage.rejected, memory.counts.key_misses) == (shown.text, 1, 1)
