@@ -38,7 +38,10 @@ def _learning(arms: Sequence[Arm]) -> tuple[str, ...]:
     for arm in arms:
         recipes |= _recipe_files(arm.recipe)
     (env,) = {each["env"]["name"] for each in recipes.values() if "name" in each.get("env", {})}
-    return (*_TRAINING, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", *recipes)
+    adapted = (
+        ["reflectrl/models/adapters.py"] if any("lora" in each.get("model", {}) for each in recipes.values()) else []
+    )
+    return (*_TRAINING, *adapted, "reflectrl/config/rlft.py", "data_gen", f"envs/{env}", *recipes)
 
 
 def _recipe_files(recipe: str) -> dict[str, dict[str, Any]]:
@@ -61,9 +64,14 @@ _PLAYED = {
     ),
 }
 """Paths of the players that the tables of ``STUDIES`` measure, besides those of training."""
-UNTIMED = ("reflectrl/engine/reuse.py", "reflectrl/models/packages.py", "reflectrl/models/thinking.py")
+UNTIMED = (
+    "reflectrl/engine/reuse.py",
+    "reflectrl/models/adapters.py",
+    "reflectrl/models/packages.py",
+    "reflectrl/models/thinking.py",
+)
 """Modules of the engine's rooms that its benchmarks do not call while they measure: a check of models that are loaded,
-the download of models, and policies that write. A test checks this."""
+their adapters, the download of models, and policies that write. A test checks this."""
 _TIMED = tuple(
     file.relative_to(ROOT).as_posix()
     for room in _ENGINE
@@ -140,12 +148,14 @@ MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
 
 UNUSED = (
     "data_gen/estimate.py",
+    *(f"reflectrl/models/adapters.py::{name}" for name in ("add_lora", "check_layers", "_token_indices", "load_lora")),
     "reflectrl/models/thinking.py",
     "reflectrl/players/remote.py",
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",
 )
-"""Modules in the paths of the learning tables that their recipes never call: for chat models and writing policies.
+"""Modules, and functions of modules (``MODULE::NAME``), in the paths of the learning tables that their recipes never
+call: for adapters, chat models and writing policies.
 
 Those recipes have the expert as the teacher and local players, and their policy answers with a label. A test runs all
 stages of one and checks this; tables of other players name these modules. ``prompts/discretion.py`` is not among them,
@@ -215,27 +225,30 @@ def faults(
 
 def _changed(root: Path, commit: str, paths: Sequence[str]) -> list[str]:
     """Return the files among ``paths`` whose meaning has changed since ``commit``."""
-    without = [f":(exclude){path}" for path in UNUSED if path not in paths]
+    unused = [path.partition("::") for path in UNUSED if path.partition("::")[0] not in paths]
+    without = [f":(exclude){file}" for file, _, function in unused if not function]
     listed = _git(root, "diff", "--name-only", "--no-renames", commit, "--", *paths, *without).stdout.splitlines()
+    skipped = {file: frozenset(function for path, _, function in unused if path == file) for file in listed}
     present = {file: (root / file).read_text(encoding="utf-8") for file in listed if (root / file).is_file()}
-    now = {file: _meaning(file, text) for file, text in present.items()}
-    return [file for file in listed if now.get(file) != _meaning_then(root, commit, file)]
+    now = {file: _meaning(file, text, skipped[file]) for file, text in present.items()}
+    return [file for file in listed if now.get(file) != _meaning_then(root, commit, file, skipped[file])]
 
 
 @cache
-def _meaning_then(root: Path, commit: str, file: str) -> str | None:
+def _meaning_then(root: Path, commit: str, file: str, skipped: frozenset[str]) -> str | None:
     shown = _git(root, "show", f"{commit}:{file}")
-    return None if shown.returncode else _meaning(file, shown.stdout)
+    return None if shown.returncode else _meaning(file, shown.stdout, skipped)
 
 
 @cache
-def _meaning(file: str, text: str) -> str:
-    """Return ``text`` without what cannot change a result: comments, layout and docstrings."""
+def _meaning(file: str, text: str, skipped: frozenset[str] = frozenset()) -> str:
+    """Return ``text`` without what cannot change a result: comments, layout, docstrings and ``skipped`` functions."""
     if file.endswith(".yaml"):
         return repr(yaml.safe_load(text))
     if not file.endswith(".py"):
         return text
     tree = ast.parse(text)
+    tree.body[:] = [each for each in tree.body if getattr(each, "name", "") not in skipped]
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):
             strings = [each for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)]

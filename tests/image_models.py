@@ -1,4 +1,4 @@
-"""Small image-text models of four families with random weights, and pictures for them."""
+"""Small image-text models of five families with random weights, and pictures for them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+    SmolVLMProcessor,
 )
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from reflectrl.config.model import BuiltinSection, ModelSection
 from reflectrl.core import Image, make_env
@@ -94,19 +98,27 @@ def save_llava(folder: Path) -> None:
 
 
 def save_idefics3(folder: Path) -> None:
-    """Save an Idefics3 (also SmolVLM's architecture), which joins four patches each and marks images with tokens."""
-    tokenizer = _tokenizer("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
+    """Save an Idefics3, which joins four patches each and marks images with tokens."""
+    tokenizer = _tokenizer(*_MARKS)
+    images = Idefics3ImageProcessorPil(size=_SIZE, max_image_size=_SIZE, do_image_splitting=False)
+    processor = Idefics3Processor(images, tokenizer, image_seq_len=4)
+    _save(Idefics3ForConditionalGeneration, _joining(Idefics3Config, tokenizer), processor, folder)
+
+
+_MARKS = ("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
+_SIZE = {"longest_edge": 56}
+
+
+def _joining(kind: type[Idefics3Config | SmolVLMConfig], tokenizer: PreTrainedTokenizerFast) -> Any:
+    """Return the configuration of a model that joins four patches each."""
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Idefics3Config(
+    return kind(
         vision_config={**vision, "image_size": 56, "patch_size": 14},
         text_config=LlamaConfig(**TEXT, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id),
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=2,
         pad_token_id=tokenizer.pad_token_id,
     )
-    size = {"longest_edge": 56}
-    images = Idefics3ImageProcessorPil(size=size, max_image_size=size, do_image_splitting=False)
-    _save(Idefics3ForConditionalGeneration, config, Idefics3Processor(images, tokenizer, image_seq_len=4), folder)
 
 
 def save_llava_next(folder: Path) -> None:
@@ -159,6 +171,30 @@ def qwen2_vl() -> LanguageModel:
     model = _random(Qwen2VLForConditionalGeneration, config)
     read_pictures(model, Pictures(Qwen2VLImageOnlyProcessor(images, tokenizer), config, "qwen2_vl"))
     return LanguageModel(model, tokenizer)
+
+
+class SmolVLMImageOnlyProcessor(SmolVLMProcessor):
+    """Processor of SmolVLM without videos, which need torchvision and num2words."""
+
+    def __init__(self, image_processor: Any = None, tokenizer: Any = None) -> None:
+        self.image_token, self.fake_image_token, _, self.global_image_token = _MARKS
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+        self.image_seq_len = 4
+        ProcessorMixin.__init__(self, image_processor, tokenizer)
+
+
+def smolvlm() -> LanguageModel:
+    """Return a SmolVLM, which splits large pictures and here reads small ones as a whole."""
+    tokenizer = _tokenizer(*_MARKS)
+    config = _joining(SmolVLMConfig, tokenizer)
+    images = SmolVLMImageProcessorPil(size=_SIZE, max_image_size=_SIZE, do_image_splitting=False)
+    model = _random(SmolVLMForConditionalGeneration, config)
+    read_pictures(model, Pictures(SmolVLMImageOnlyProcessor(images, tokenizer), config, "smolvlm"))
+    return LanguageModel(model, tokenizer)
+
+
+MADE = {"qwen2_vl": qwen2_vl, "smolvlm": smolvlm}
+"""Functions that make a model of each family whose own processor needs torchvision."""
 
 
 def own_logits(lm: LanguageModel, prompt: Prompt) -> torch.Tensor:

@@ -133,9 +133,8 @@ def _token_indices(
     """Return the rows to train of the embedding, and of the lm_head if it has a matrix of its own."""
     if not token_ids:
         return None
-    layers = [model.get_input_embeddings()]
-    if not model.config.get_text_config().tie_word_embeddings:
-        layers.append(model.get_output_embeddings())
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    layers = [embedding] if head.weight is embedding.weight else [embedding, head]
     return {names[layer]: list(token_ids) for layer in layers}
 
 

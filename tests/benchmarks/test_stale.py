@@ -101,12 +101,12 @@ def test_a_table_of_numbers_outside_of_marks_is_found_and_one_of_words_is_not(re
 
 
 def called(work: Callable[[], object]) -> set[str]:
-    """Return the files of this repository, relative to its root, of the functions that are called by ``work``."""
-    files: set[str] = set()
+    """Return the files of this repository with functions that ``work`` calls, and the functions as ``FILE::NAME``."""
+    calls: set[tuple[str, str]] = set()
 
     def look(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # a function, not an import
-            files.add(frame.f_code.co_filename)
+            calls.add((frame.f_code.co_filename, frame.f_code.co_name))
 
     threading.setprofile(look)
     sys.setprofile(look)
@@ -115,13 +115,16 @@ def called(work: Callable[[], object]) -> set[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    paths = {Path(file).resolve() for file in files if file.endswith(".py")}
-    return {path.relative_to(ROOT).as_posix() for path in paths if path.is_relative_to(ROOT)}
+    paths = [(Path(file).resolve(), name) for file, name in calls if file.endswith(".py")]
+    ours = {(path.relative_to(ROOT).as_posix(), name) for path, name in paths if path.is_relative_to(ROOT)}
+    return {file for file, _ in ours} | {f"{file}::{name}" for file, name in ours}
 
 
 def own(paths: Iterable[str]) -> set[str]:
     """Return paths as they are named after links are followed."""
-    return {(ROOT / path).resolve(strict=True).relative_to(ROOT).as_posix() for path in paths}
+    parts = [path.partition("::") for path in paths]
+    assert all(f"def {name}(" in (ROOT / file).read_text() for file, _, name in parts if name)
+    return {(ROOT / file).resolve(strict=True).relative_to(ROOT).as_posix() + mark + name for file, mark, name in parts}
 
 
 @pytest.mark.slow

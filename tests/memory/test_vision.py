@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from image_models import FAMILIES, cards, qwen2_vl, section
+from image_models import FAMILIES, MADE, cards, section
 from remembered import HEADER, OneHot, past
 from tiny import gpt2, tokenizer
 
@@ -21,13 +21,13 @@ ONE, TWO, THREE = cards()
 
 
 def loaded(family: str, folder: Path) -> LanguageModel:
-    if family == "qwen2_vl":
-        return qwen2_vl()
+    if family in MADE:
+        return MADE[family]()
     FAMILIES[family](folder / family)
     return new_model(section(folder / family, compute="float32"), labels=(), seed=0)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "qwen2_vl"])
+@pytest.mark.parametrize("family", [*FAMILIES, *MADE])
 def test_equal_pictures_have_equal_vectors_of_length_1_and_others_have_others(family: str, tmp_path: Path) -> None:
     tower = VisionTower(loaded(family, tmp_path))
     names = [tower.name(images) for images in ([ONE], [TWO], [ONE], [ONE, TWO], [])]

@@ -11,13 +11,13 @@ from image_models import (
     CORPUS,
     FAMILIES,
     LABELS,
+    MADE,
     MAX_LENGTH,
     MENU,
     cards,
     own_logits,
     plain,
     prompts,
-    qwen2_vl,
     section,
 )
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -28,6 +28,7 @@ from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head, next_logits
 from reflectrl.engine.reuse import refusal
 from reflectrl.engine.sequences import padded
+from reflectrl.models.adapters import add_lora
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import load_model, new_model, save_model
@@ -78,8 +79,9 @@ def test_prompts_with_pictures_are_read_side_by_side_as_the_model_reads_each_alo
 
 
 @torch.no_grad()
-def test_positions_in_three_dimensions_are_those_of_the_model():
-    lm = qwen2_vl()
+@pytest.mark.parametrize("family", MADE)  # Qwen2-VL has positions in three dimensions
+def test_families_whose_processor_needs_torchvision_read_pictures_as_their_own_code_does(family):
+    lm = MADE[family]()
     together = read_side_by_side(lm)
     for number, prompt in enumerate(prompts()):
         torch.testing.assert_close(together[number], own_logits(lm, prompt), rtol=1e-4, atol=1e-5)
@@ -98,11 +100,11 @@ def test_tokens_of_a_picture_follow_from_its_hash_and_it_is_processed_once(folde
     assert seen == []  # all three were processed when the rows were made
 
 
-@pytest.fixture(params=[*FAMILIES, "qwen2_vl"])
+@pytest.fixture(params=[*FAMILIES, *MADE])
 def any_family(request, tmp_path):
     """A new model of each family."""
-    if request.param == "qwen2_vl":
-        return qwen2_vl()
+    if request.param in MADE:
+        return MADE[request.param]()
     FAMILIES[request.param](tmp_path / request.param)
     return load(tmp_path / request.param)
 
@@ -122,15 +124,18 @@ def test_a_policy_of_pictures_scores_what_it_played_and_learns_in_its_vision_tow
     assert all(gradient.abs().max() > 0 for gradient in tower)
 
 
-def test_every_family_learns_an_action_for_each_picture(any_family):
+@pytest.mark.parametrize("lora", [None, LoraSection(r=8, alpha=64)])
+def test_every_family_learns_an_action_for_each_picture_also_in_adapters_alone(any_family, lora):
     lm = any_family
     add_choice_head(lm.base)
-    policy = LMPolicy(lm.model, encoder_of(lm))
+    model = lm.model if lora is None else add_lora(lm.base, lora, label_ids(lm.tokenizer, LABELS))
+    learning = [weight for weight in model.parameters() if weight.requires_grad]
+    policy = LMPolicy(model, encoder_of(lm))
     pair = [Prompt("", (), f"{MENU.text}Action:\n", MENU, images=(plain(colour),)) for colour in ("black", "white")]
     seen = [MenuView(prompt, Observation("", MENU.actions), (), {}, menu=MENU) for prompt in pair]
     played = policy.act(seen, [0.5, 0.5])
     right = [replace(each, choice=replace(each.choice, index=number)) for number, each in enumerate(played)]
-    optimizer, loss = torch.optim.Adam(lm.model.parameters(), lr=3e-3), torch.tensor(1.0)
+    optimizer, loss = torch.optim.Adam(learning, lr=3e-3), torch.tensor(1.0)
     for _ in range(100):
         (part,) = policy.divide(seen, right, max_tokens=10_000)
         loss = -policy.score(part).logprobs.mean()
@@ -172,7 +177,7 @@ def test_a_reflector_of_pictures_writes_about_each(folder):
     assert together == alone
 
 
-@pytest.mark.parametrize("quantization", ["none", "8bit"])
+@pytest.mark.parametrize("quantization", ["none", "8bit", "4bit"])
 def test_adapters_on_a_frozen_base_are_saved_with_the_processor_and_loaded_again(folder, quantization, tmp_path):
     wanted = section(folder, lora=LoraSection(r=4), quantization=quantization)
     lm = new_model(wanted, labels=LABELS, seed=0)
