@@ -30,9 +30,12 @@ from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, ReflectRLError
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, RESULTS
+from reflectrl.models.load import BUILTIN
 from reflectrl.pipeline.console import Reporter
 
 SHORT = ("data.samples=400", "sft.reflector.steps=20", "sft.policy.steps=20", "eval.episodes=32", "seed=0")
+SHORTER = ("sft.reflector.steps=5", "sft.policy.steps=5", "eval.episodes=4", "rlft.episodes=4")
+"""Further changes for pretrained models, whose steps take a second each."""
 ITERATIONS = 3
 """Iterations of each curriculum stage in a short run."""
 
@@ -53,8 +56,11 @@ def overrides(arm: Arm) -> list[str]:
     """Return the changes to an arm's recipe that shorten a run to about a minute."""
     recipe = load_recipe(arm.recipe, arm.overrides)
     stages = range(len(recipe.rlft.stages)) if recipe.rlft else ()
-    validation = ["rlft.validation.every=2"] if recipe.rlft and recipe.rlft.validation else []
-    return [*arm.overrides, *SHORT, *(f"rlft.stages.{at}.iterations={ITERATIONS}" for at in stages), *validation]
+    pretrained = recipe.model.name != BUILTIN
+    short = [*SHORT, *(SHORTER if pretrained else ()), *(f"rlft.stages.{at}.iterations={ITERATIONS}" for at in stages)]
+    if recipe.rlft and recipe.rlft.validation:
+        short += ["rlft.validation.every=2", *(["rlft.validation.episodes=4"] if pretrained else [])]
+    return [*arm.overrides, *short]
 
 
 def train(code: Path, folder: Path, arm: Arm) -> None:
