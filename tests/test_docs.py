@@ -208,7 +208,10 @@ def test_readme_docs_and_recipe_say_what_a_pretrained_model_learned_in_the_taxi_
     before, sft, mean, blank, others = (
         told[name].split()[0].rstrip("%") for name in ("before training", "SFT", "mean", "blank", "of other states")
     )
-    assert f"{before} % before training, {sft} % after SFT, {mean} % after RLFT" in README
+    readme = " ".join(README.split())
+    assert f"{before} % before training, {sft} % after SFT, {mean} % after RLFT, and {blank} % with blank" in readme
+    assert f"(two seeds, {float(told['minutes']):.0f} processor minutes each, commit 1c21a09)" in readme
+    assert told["runs"] == "2"
     page = " ".join((ROOT / "docs" / "sft.md").read_text(encoding="utf-8").split())
     assert f"{sft} % after SFT and {mean} % after RLFT; with blank reflections {blank} %, with those of other" in page
     assert f"it won {before} % before any training" in page
