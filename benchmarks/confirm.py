@@ -103,11 +103,12 @@ def _differ(one: object, other: object) -> bool:
 
 @contextmanager
 def checkout(made_at: str) -> Iterator[Path]:
-    """Check out a commit in a temporary folder, which is deleted afterwards."""
+    """Check out a commit in a temporary folder, deleted afterwards, with the runs that recipes begin with."""
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder, made_at)
         git = ("git", "-C", str(ROOT), "worktree")
         subprocess.run([*git, "add", "--quiet", "--detach", str(code), made_at], check=True)
+        (code / "runs").symlink_to(ROOT / "runs")
         try:
             yield code
         finally:
