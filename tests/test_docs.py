@@ -222,6 +222,19 @@ def test_readme_docs_and_recipe_say_what_a_pretrained_model_learned_in_the_taxi_
     assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in head
 
 
+def test_docs_say_what_points24_teaches_as_its_table_does():
+    table = MEASURED.partition("<!-- thoughts_points24 -->")[2].partition("<!-- end -->")[0]
+    names, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
+    told = {row[0]: dict(zip(names, row[1:], strict=False)) for row in rows}
+    plain = told["no thought"]
+    sft, mean, held_out = (plain[name].split()[0].rstrip("%") for name in ("SFT", "mean", "on test"))
+    page = " ".join((ROOT / "docs" / "thoughts.md").read_text(encoding="utf-8").split())
+    assert f"from {sft} to {mean} % on the deals of training, and to {held_out} % on others" in page
+    assert int(plain["least gain"]) > 0  # RLFT raises success in every seed
+    assert all(float(told[arm]["mean"].split()[0]) <= 1 for arm in ("RL4VLM, lambda 0.5", "GTR"))
+    assert {row["runs"] for row in told.values()} == {"5"}
+
+
 def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
     given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
     assert given[:2] == ["demo", "test"]
