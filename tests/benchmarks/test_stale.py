@@ -14,7 +14,7 @@ from types import FrameType
 import pytest
 from engine import ours
 from engine_sides import case, computing
-from stale import MADE_FROM, ROOT, TABLES, UNTIMED, UNUSED, faults, tables, verdict
+from stale import MADE_FROM, ROOT, TABLES, UNTIMED, UNUSED, Table, faults, tables, verdict
 from trained_runs import play_stages, small_recipe
 
 NUMBERS = "| who | success |\n|---|---|\n| random | 3 |\n"
@@ -127,8 +127,28 @@ def own(paths: Iterable[str]) -> set[str]:
     return {(ROOT / file).resolve(strict=True).relative_to(ROOT).as_posix() + mark + name for file, mark, name in parts}
 
 
+def test_a_changed_function_that_no_expert_s_recipe_calls_matters_only_to_tables_that_name_its_module(
+    repository: Path,
+) -> None:
+    module = "reflectrl/models/adapters.py"
+    assert f"{module}::add_lora" in UNUSED
+    (repository / module).parent.mkdir(parents=True)
+
+    def adapters(lora: int, quantised: int) -> None:
+        functions = f"def add_lora():\n    return {lora}\n\ndef quantization_config():\n    return {quantised}\n"
+        (repository / module).write_text(functions)
+
+    adapters(1, 1)
+    table = Table("README.md", "learning", (commit(repository),))
+    adapters(2, 1)
+    assert verdict(repository, table, ["reflectrl/models"]) == ""
+    assert f"{module} changed" in verdict(repository, table, ["reflectrl/models", module])
+    adapters(1, 2)
+    assert f"{module} changed" in verdict(repository, table, ["reflectrl/models"])
+
+
 @pytest.mark.slow
-def test_no_stage_of_an_expert_s_recipe_calls_the_modules_of_chat_models(tmp_path: Path) -> None:
+def test_no_stage_of_an_expert_s_recipe_calls_what_counts_as_unused(tmp_path: Path) -> None:
     files = called(lambda: play_stages(small_recipe(*FEW), tmp_path))
     assert "reflectrl/prompts/discretion.py" in files
     assert files & own(UNUSED) == set()
