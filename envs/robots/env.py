@@ -69,11 +69,11 @@ def _simulator(pictures: bool) -> ModuleType:
 
 
 class Robots(NatLangEnv):
-    """Robot arm with seven tasks of Meta-World and Franka Kitchen. Rewards: -0.05 a skill, +1 for success.
+    """Robot arm with eight tasks of Meta-World and Franka Kitchen. Rewards: -0.05 a skill, +1 for success.
 
     Args:
         task: ``assembly``, ``button``, ``drawer``, ``hammer``, ``bin``, or ``metaworld``, all five; ``microwave``,
-            ``light``, or ``kitchen``, both.
+            ``light``, ``burner``, or ``kitchen``, these three.
         observation: the state as ``text``, as an ``image`` from each of two cameras without any text, or ``both``; the
             kitchen has no pictures.
         horizon: maximum number of skills of an episode.

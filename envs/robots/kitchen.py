@@ -1,4 +1,4 @@
-"""Two tasks of RAP in Franka Kitchen, in words, and its simulator with the interface of Meta-World's.
+"""Three tasks of RAP in Franka Kitchen, in words, and its simulator with the interface of Meta-World's.
 
 The hand moves along straight lines, by the pseudo-inverse of the arm's Jacobian, and keeps its orientation.
 """
@@ -17,8 +17,12 @@ from reflectrl.envs.robots.scenes import CLOSE, FRONT, OPEN, PULL, PUSH, Scene, 
 
 TO, RIGHT, LEFT = "move to", "move right of", "move left of"
 PUSH_LEFT, PUSH_RIGHT = "push left", "push right"
-SITES = {"microwave": "microhandle_site", "light switch": "light_site"}
-"""Points in MuJoCo's model that the hand reaches for, by the simulator's name of the task."""
+MODELLED = {
+    "microwave": ("microhandle_site", "microwave"),
+    "light switch": ("light_site", "light_switch"),
+    "bottom burner": ("knob2_site", "knob_Joint_2"),
+}
+"""The point that the hand reaches for and the joint that turns, in MuJoCo's model, by the simulator's task."""
 START_M = 0.3
 """Range of the hand's initial position, sideways and in height, in metres: Franka Kitchen itself has one start."""
 STEP_M, SETTLE_STEPS = 0.05, 30
@@ -29,7 +33,7 @@ WIDEST_M = 0.08
 
 @dataclass(frozen=True)
 class KitchenScene(Scene):
-    """A door that is pulled, or a switch that is pushed to the left; ``range`` is in degrees."""
+    """A door that is pulled, or a switch or knob that is pushed to a side; ``range`` is in degrees."""
 
     ways: ClassVar[tuple[str, ...]] = (TO, FRONT, RIGHT, LEFT)
     moves: ClassVar[tuple[str, ...]] = (OPEN, CLOSE, PUSH, PULL, PUSH_LEFT, PUSH_RIGHT)
@@ -48,9 +52,10 @@ class KitchenScene(Scene):
         """Return the stage that the text's facts imply."""
         name, hand = self.thing.name, self.reach(seen)
         if not self.grasped:
-            if hand.x > 0 and hand._replace(x=0).words == "at":
-                return Stage(1, f"The hand is right of the {name}", self.last)
-            return Stage(2, f"The hand is not right of the {name}", f"{RIGHT} the {name}")
+            side, way, beside = ("right", RIGHT, hand.x > 0) if self.last == PUSH_LEFT else ("left", LEFT, hand.x < 0)
+            if beside and hand._replace(x=0).words == "at":
+                return Stage(1, f"The hand is {side} of the {name}", self.last)
+            return Stage(2, f"The hand is not {side} of the {name}", f"{way} the {name}")
         if closed and self.held(seen):
             return Stage(1, f"The {name} is held", self.last)
         if closed:
@@ -80,6 +85,14 @@ KITCHEN: Mapping[str, KitchenScene] = {
         progress="The switch is turned by {moved} of {all} degrees.",
         range=40,
     ),
+    "burner": KitchenScene(
+        "bottom burner",
+        "turn on the bottom left burner",
+        Thing("knob", _THING, (0.0, -0.03, 0.02)),
+        PUSH_RIGHT,
+        progress="The knob is turned by {moved} of {all} degrees.",
+        range=50,
+    ),
 }
 """Scenes by name of the task, with the words of table 8 in the paper's appendix."""
 
@@ -101,8 +114,8 @@ class Kitchen:
         )
         self.model, self.data = self._env.model, self._env.data
         self._hand = self.data.site("end_effector")
-        self._thing = self.data.site(SITES[task])
-        self._turn = self.model.joint(task.replace(" ", "_")).qposadr[0]
+        site, joint = MODELLED[task]
+        self._thing, self._turn = self.data.site(site), self.model.joint(joint).qposadr[0]
         self._stiffness = self.model.actuator_gainprm[:7, 0].copy()
         self._env.reset(seed=0)
         self._home, self._direction = self._hand.xpos.copy(), self._hand.xmat.reshape(3, 3).copy()

@@ -109,11 +109,15 @@ def test_the_same_skill_helps_or_not_depending_on_where_the_hand_is():
 
 
 @pytest.mark.slow
-def test_a_switch_is_pushed_from_its_side_and_a_door_is_pulled_by_its_handle():
+def test_a_switch_and_a_knob_are_pushed_from_their_sides_and_a_door_is_pulled_by_its_handle():
     assert "turned by 0 of 40 degrees" in told(begun("light"), "push left")[0]
     light = begun("light")
     told(light, "move right of the switch")
     assert light.step("push left")[4]["success"]
+    burner = begun("burner")
+    assert "turned by 0 of 50 degrees" in told(burner, "move left of the knob")[0]
+    assert burner.reflection() == "Good. The hand is left of the knob."
+    assert burner.step("push right")[4]["success"]
     microwave = begun("microwave")
     *_, held = told(microwave, "move in front of the handle", "move to the handle", "close the gripper")
     assert held == "The hand is at the handle. The microwave is open by 0 of 43 degrees. The gripper holds the handle."
