@@ -7,6 +7,7 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
+from command_line import reflectrl
 from interruptions import kill_and_resume_rlft
 from trained_runs import play_stages, small_recipe
 
@@ -56,6 +57,9 @@ def test_what_a_policy_writes_is_trained_recorded_measured_and_written_by_the_ag
     move = rl.load_agent(run).act(env.observation)
     assert move.decision.choice.written is not None
     assert move.decision.action in env.observation.actions
+    shown = reflectrl("play", "--run", run, "--split", "test")
+    assert shown.code == 0, shown.err
+    assert shown.out.count("  Thought: ") == shown.out.count("  Action: ") > 0
 
 
 @pytest.mark.parametrize("change", ["players.policy.max_new_tokens=9", "players.policy.temperature=0.5"])

@@ -53,6 +53,21 @@ def test_what_is_not_defined_is_reported_as_not_available(tmp_path: Path) -> Non
     assert "n/a</td>" in page.partition("<h4>Ratings</h4>")[2]
 
 
+def test_the_page_shows_the_numbers_of_all_iterations_and_of_their_last_quarter_and_each_level(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", metrics=[iteration(0), iteration(1)])
+    write_jsonl(run / RATINGS, [ratings([3, 3, 2, None], [True, False, True, True]), ratings([0, 3], [False, True])])
+    page = report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    rows = page.partition("<h4>Ratings</h4>")[2].partition('<p class="note">')[0].split("<tr>")
+    shown = [cells for row in rows if (cells := re.findall(r"<td[^>]*>([^<]*)</td>", row))]
+    # ranks of all less their mean: 1 1 -1 -2 1, and 1 -1.5 1 -1.5 1
+    correlation = f"{(1 - 1.5 - 1 + 3 + 1) / (8 * 7.5) ** 0.5:+.2f}"
+    assert shown == [
+        ["all", "5 of 6", "60.0%", "66.7%", "66.7%", correlation, correlation],
+        ["last quarter", "2 of 2", "100.0%", "100.0%", "100.0%", "+1.00", "+1.00"],
+        *(["0", "1", "0"], ["1", "0", "0"], ["2", "0", "1"], ["3", "1", "2"]),
+    ]
+
+
 def test_ranks_are_compared_and_not_values() -> None:
     assert rank_correlation([0, 1, 2, 3], [-5.0, 0.1, 7.0, 900.0]) == pytest.approx(1)
     assert rank_correlation([0, 1, 2, 3], [4.0, 3.0, 2.0, 1.0]) == pytest.approx(-1)

@@ -252,6 +252,19 @@ def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_numb
     assert losses[2.0] - losses[0.0] == pytest.approx(2 * (losses[1.0] - losses[0.0]))
 
 
+@pytest.mark.parametrize(("aggregate", "kept"), [("all", 2), ("latest", 1)])
+def test_g4_after_two_iterations_the_corrections_of_both_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
+    corrector = Seat("corrector", Says("Up."), when="after_act")
+    _, trainer = trainer_of(tmp_path, ThoughtTerm(aggregate=aggregate), [corrector])
+    rounds = []
+    trainer._on_iteration = lambda _, fresh: rounds.append(corrections_of(fresh, trainer.layout))
+    trainer.train()
+    assert len(rounds) == 2
+    assert trainer.imitation.corrections == [each for fresh in rounds[-kept:] for each in fresh]
+    drawn = trainer.imitation._drawn(len(trainer.imitation.corrections), random.Random(0))
+    assert (rounds[0][0] in drawn) == (aggregate == "all")
+
+
 def test_corrections_that_are_too_long_are_left_out_and_counted(tmp_path):
     corrector = Seat("corrector", Says("Number 1, target 2. " * 20), when="after_act")
     for done, _ in reported(tmp_path, ThoughtTerm(), corrector):
