@@ -203,18 +203,21 @@ def test_the_readme_says_what_a_pretrained_model_learned_as_its_table_does():
 
 def test_readme_docs_and_recipe_say_what_a_pretrained_model_learned_in_the_taxi_as_its_table_does():
     table = MEASURED.partition("<!-- pretrained_taxi -->")[2].partition("<!-- end -->")[0]
-    names, _, *_, row = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
-    told = dict(zip(names, row[1:], strict=False))
+    names, _, silent, row = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
+    told, without = (dict(zip(names, each[1:], strict=False)) for each in (row, silent))
     before, sft, mean, blank, others = (
         told[name].split()[0].rstrip("%") for name in ("before training", "SFT", "mean", "blank", "of other states")
     )
     readme = " ".join(README.split())
     assert f"{before} % before training, {sft} % after SFT, {mean} % after RLFT, and {blank} % with blank" in readme
     assert f"(two seeds, {float(told['minutes']):.0f} processor minutes each, commit 1c21a09)" in readme
-    assert told["runs"] == "2"
+    assert (told["runs"], without["runs"]) == ("2", "1")
+    plain = f"{without['SFT']} % after SFT and {without['mean']} % after RLFT"
+    assert f"without reflections, in the one seed that was run, {plain}" in readme
     page = " ".join((ROOT / "docs" / "sft.md").read_text(encoding="utf-8").split())
     assert f"{sft} % after SFT and {mean} % after RLFT; with blank reflections {blank} %, with those of other" in page
     assert f"it won {before} % before any training" in page
+    assert f"Without reflections, seed 80 won {plain}" in page
     assert f"of other states {others} %. Training took {float(told['minutes']):.0f} minutes" in page
     head = (ROOT / "recipes" / "smollm2" / "taxi_pickup.yaml").read_text(encoding="utf-8")
     head = " ".join(head.replace("\n#", "").split())
