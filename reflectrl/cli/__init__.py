@@ -17,6 +17,8 @@ TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False
 _PATHS = {
     errno.ENAMETOOLONG: "it is longer than the file system allows",
     errno.EACCES: "there is no permission to read or write it",
+    errno.ENOTDIR: "a part of it is a file and not a folder",
+    errno.EROFS: "its file system is read-only",
 }
 """Errors of the system for which a path that was given is to blame."""
 

@@ -156,7 +156,7 @@ def _work(
     screen = Screen(max_chars=MAX_LINE_CHARS)
 
     def show(command: str, output: str) -> None:
-        if model is not None:  # a person typed it
+        if model is not None:  # a person sees what they typed
             screen.say("")
             screen.state(f"> {command.rstrip()}")
         if output:

@@ -44,12 +44,15 @@ def cp(
     dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
 ) -> None:
     """Copy a shipped recipe under the name of its file; its 'extends' keeps working."""
+    import yaml
+
     from reflectrl.config import recipe_text
 
     path = dest / f"{name.rpartition('/')[2]}.yaml" if dest.is_dir() else dest
     text = recipe_text(name)
     if path.stem != name.rpartition("/")[2] and re.fullmatch(r"[\w.-]+", path.stem):  # runs of its own
-        text = re.sub(r"^name: .*$", f"name: {path.stem}", text, count=1, flags=re.MULTILINE)
+        named = yaml.safe_dump({"name": path.stem}, allow_unicode=True).strip()  # quoted where it reads as a number
+        text = re.sub(r"^name: .*$", named, text, count=1, flags=re.MULTILINE)
         text = text.replace(f"--recipe {name}\n", f"--recipe {path}\n", 1)
     try:
         with path.open("x", encoding="utf-8") as file:

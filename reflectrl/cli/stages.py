@@ -175,7 +175,10 @@ def _sweep(
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
     if "rlft" in base.eval.policies:
-        print_comparison(compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))[0])
+        summaries, left_out = compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))
+        for sentence in left_out:
+            warn(sentence)
+        print_comparison(summaries)
 
 
 def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:

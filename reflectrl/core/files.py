@@ -36,8 +36,8 @@ def fresh_place(path: Path) -> Path:
 def in_one_move(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; the file or folder created there then replaces ``path`` in one move.
 
-    After an error, ``path`` is unchanged. Replacing a folder takes two moves: after a kill between them, neither the
-    old nor the new folder is at ``path``, so it must be made again.
+    After an error in the block, ``path`` is unchanged. Replacing a folder takes two moves: after a kill or an error
+    between them, neither the old nor the new folder is at ``path``, so it must be made again.
     """
     fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):

@@ -272,7 +272,8 @@ class RunFolder:
     def _has_made(self, stage: str) -> bool:
         if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
             return True
-        return any(name != COMPUTE for name, _ in products(self.path, stage))
+        # each start of a stage writes the bases anew
+        return any(name != COMPUTE and not name.startswith(BASE) for name, _ in products(self.path, stage))
 
     def threads(self, stage: str, count: int) -> int:
         """Return the number of torch threads that ``stage`` was begun with; a stage that begins now gets ``count``."""

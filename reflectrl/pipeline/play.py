@@ -162,7 +162,7 @@ def check_teacher(game: Game, episodes: list[Episode]) -> None:
         InvalidInput: the player does not reflect, or a task is held out.
 
     """
-    if not game.seats:
+    if not any(seat.role == "reflector" for seat in game.seats):
         raise InvalidInput(
             f"episodes were to be saved for others to learn from, but the player ({game.who}) does not reflect, and "
             "each step needs a reflection; choose another player, or play yourself."

@@ -7,6 +7,7 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT
 from reflectrl.pipeline.folder import read_recipe
 
 
@@ -23,11 +24,13 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
     """
     other = read_recipe(folder)
-    if other.players.reflector.player != "local" or not (folder / "reflector").is_dir():
+    after_rlft = other.players.reflector.trained and read_agent_file(folder) is None
+    weights = folder / (REFLECTOR_RLFT if after_rlft else REFLECTOR)
+    if other.players.reflector.player != "local" or not weights.is_dir():
         raise InvalidInput(
             f"eval.reflectors takes reflector {name!r} from {folder}, which has no fine-tuned one "
-            f"(players.reflector.player is {other.players.reflector.player}); expected a run whose `reflectrl sft` "
-            "has trained one, or an endpoint."
+            f"(players.reflector.player is {other.players.reflector.player}); expected a run whose "
+            f"`reflectrl {'rlft' if after_rlft else 'sft'}` has trained one, or an endpoint."
         )
     seen, shown = _prompt(other), _prompt(recipe)
     if seen != shown:

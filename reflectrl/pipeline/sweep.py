@@ -71,7 +71,14 @@ def read_grid(text: str) -> tuple[str, tuple[str, ...]]:
 
     """
     key, _, given = text.partition("=")
-    values = tuple(value.strip() for value in re.split(r",(?![^\[{]*[\]}])", given))
+    depth, parts = 0, [""]
+    for sign in given:
+        depth += (sign in "[{") - (sign in "]}")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    values = tuple(part.strip() for part in parts)
     if not key.strip() or not all(values):
         raise InvalidInput(f"--grid {text} was given; expected a key and its values, such as rlft.gamma=0.9,1.")
     return key.strip(), tuple(dict.fromkeys(values))

@@ -65,8 +65,8 @@ def train_rater(
         advance: called with (step, steps, loss) now and then.
 
     Raises:
-        InvalidInput: ``out`` exists, a setting that no recipe may have, or a run without a rater, or with fewer than
-            ``HELD_OUT`` recorded episodes that were rated.
+        InvalidInput: ``out`` exists or cannot be made, a setting that no recipe may have, or a run without a rater, or
+            with fewer than ``HELD_OUT`` recorded episodes that were rated.
 
     """
     if out.exists():
@@ -91,6 +91,10 @@ def train_rater(
         for number, (shown, level) in enumerate(rated)
         if number % HELD_OUT
     ]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{out} cannot be made: {error.strerror}; choose another --out.") from error
     seed = derive_seed(recipe.seed, "learned rater")
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         corpus = [row.prompt.text + row.completion for row in rows]

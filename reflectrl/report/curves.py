@@ -80,7 +80,8 @@ def _metric_of_group(field: str, group: str) -> Metric:
 def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
     """Return one run's metric; a file of throughputs may be shorter than the file of metrics."""
     if record is Throughput:
-        pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
+        paces = [float(getattr(pace, field)) for pace in run.paces]
+        pairs = [pair for pair in zip(run.points, paces, strict=False) if not math.isnan(pair[1])]
         known = pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
     else:
         known = measurements(run.points, field)

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
+from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import wilson_interval
@@ -124,8 +125,16 @@ def mean_over_seeds(
     Returns:
         x, mean and half; the last is empty for one curve.
 
+    Raises:
+        InvalidInput: the curves have no x in common.
+
     """
     begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if begin > end:
+        raise InvalidInput(
+            f"runs with the same label were given, of which one ends at {end:,.6g} and another begins at {begin:,.6g}: "
+            "they have no mean; leave one out, or give them labels of their own (LABEL=RUN)."
+        )
     grid = np.unique([place for x, _ in curves for place in x if begin <= place <= end])
     values = np.array([np.interp(grid, x, y) for x, y in curves])
     seeds = len(curves)

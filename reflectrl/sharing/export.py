@@ -82,6 +82,8 @@ def export_run(
 
 
 def _check_place(out: Path) -> None:
+    if out.resolve() == Path.cwd():
+        raise InvalidInput(f"--out {out} is the current folder, which cannot be replaced; choose another --out.")
     if not out.exists() and not out.is_symlink():
         return
     if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):

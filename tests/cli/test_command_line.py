@@ -89,6 +89,8 @@ def test_recipes_are_listed_shown_and_copied() -> None:
         Path(copy).write_text("mine")
         assert copy in refused("recipes", "cp", "dangerous_taxi/nano_ppo", *arguments)
         assert Path(copy).read_text() == "mine"
+    reflectrl("recipes", "cp", "dangerous_taxi/nano_ppo", "2024.yaml")
+    assert load_recipe("2024.yaml").name == "2024"
 
 
 def test_an_environment_is_checked() -> None:

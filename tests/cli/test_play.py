@@ -11,15 +11,18 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import Done, reflectrl, refused
 
-from reflectrl.core import NatLangEnv, Observation, Outcome, Task, register_env
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.samples import read_samples
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline.play import chance, check_teacher
+from reflectrl.players import ExpertReflector, Seat
 
 HOSTILE = "\x1b[2J[bold red]boo[/] :smile: \x07\u202e\ttab"
 SHOWN = "\u241b[2J[bold red]boo[/] :smile: \u2407\ufffd"
@@ -231,6 +234,12 @@ def test_only_success_is_saved_and_without_an_expert_a_person_reflects(tmp_path:
     assert done.code == 0, done.err
     assert "Nothing was typed" in done.out
     assert not new.exists()
+
+
+def test_a_player_with_other_seats_than_a_reflector_does_not_demonstrate() -> None:
+    game = replace(chance("number_line", {}), seats=(Seat("planner", ExpertReflector(), when="episode_start"),))
+    with pytest.raises(InvalidInput, match="does not reflect"):
+        check_teacher(game, [])
 
 
 @pytest.mark.parametrize("keys", ["", "quit\n"], ids=["the input ends", "quit"])

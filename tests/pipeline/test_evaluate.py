@@ -12,7 +12,7 @@ import pytest
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
-from reflectrl.config import Recipe, dump_recipe
+from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline import STAGES
 from reflectrl.report.page import report_page
@@ -194,10 +194,18 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(tmp_path
     for name, override in (("alone", "players.reflector.player=none"), ("longer", "prompt.history=3")):
         (tmp_path / name / "reflector").mkdir(parents=True)
         (tmp_path / name / "recipe.yaml").write_text(dump_recipe(recipe(override)))
-    for lender, fact in (("gone", "gone"), ("alone", "alone"), ("longer", "history=3.*history=1")):
+    (tmp_path / "early" / "reflector").mkdir(parents=True)  # the one that RLFT trains is not there yet
+    (tmp_path / "early" / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano_cotrained")))
+    facts = {"gone": "gone", "alone": "alone", "longer": "history=3.*history=1", "early": "early.*`reflectrl rlft`"}
+    for lender, fact in facts.items():
         with pytest.raises(InvalidInput, match=fact):
             play_stages(recipe(f"eval.reflectors=[{{name: x, run: {lender}}}]"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_control_that_is_the_own_reflector_is_played_once(trained_run):
+    run = trained_run(*PLAYED, "players.reflector.player=expert", "eval.controls=[blank, expert]")
+    assert [row.reflections for row in rows_of(run) if row.policy == "rlft"] == ["expert", "blank"]
 
 
 # ---- the recipe ------------------------------------------------------------------------------------------------------

@@ -144,6 +144,8 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
     play_stages(small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned"), tmp_path / "run")
     assert numbers(tmp_path / "run")["unrated"] == 0
     assert "is there already" in refused("train-rater", run, "--out", out)
+    (tmp_path / "file").touch()
+    assert "cannot be made" in refused("train-rater", run, "--out", tmp_path / "file" / "rater")
     assert "no players.rater" in refused("train-rater", trained_run(), "--out", tmp_path / "other")
     assert "learning_rate: given 0.0" in refused("train-rater", run, "--out", tmp_path / "other", "--learning-rate", 0)
     assert "package:nope" in refused("train-rater", run, "--out", tmp_path / "other", "--model", "package:nope")

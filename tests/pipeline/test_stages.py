@@ -196,6 +196,14 @@ def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected
     run_stages(small_recipe("sft.reflector.steps=1", "sft.policy.steps=1"), tmp_path / "run", ("sft",))
 
 
+def test_prompts_that_are_too_long_are_found_before_sft_which_then_takes_a_longer_limit(trained_run, tmp_path):
+    run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
+    with pytest.raises(InvalidInput, match="max_length"):
+        run_stages(small_recipe("model.max_length=16"), run, ("sft",))
+    assert not RunFolder(run).has_begun("sft")
+    run_stages(small_recipe("sft.reflector.steps=1", "sft.policy.steps=1"), run, ("sft",))
+
+
 def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_run, tmp_path):
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     with pytest.raises(InvalidInput, match="only gen-data"):

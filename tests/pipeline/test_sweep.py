@@ -43,6 +43,10 @@ def test_every_choice_of_the_grid_is_run_with_every_seed_in_a_folder_named_after
     assert len({run.folder for run in planned}) == len(planned) == 8
 
 
+def test_only_commas_outside_of_brackets_separate_values() -> None:
+    assert read_grid("k=[[1, 2], [3]],{a: [1, 2]},4")[1] == ("[[1, 2], [3]]", "{a: [1, 2]}", "4")
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -55,6 +59,12 @@ def test_every_choice_of_the_grid_is_run_with_every_seed_in_a_folder_named_after
 def test_a_sweep_that_cannot_be_is_refused_before_the_first_run(options: list[str], tmp_path: Path) -> None:
     refused("run", "--recipe", "number_line/nano", "--runs", tmp_path, *options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_below_a_file_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refused("run", "--recipe", "number_line/nano", "--runs", tmp_path / "file" / "runs", "--seeds", "0-1")
+    assert "a part of it is a file and not a folder" in said
 
 
 @pytest.mark.slow

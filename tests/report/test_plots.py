@@ -76,6 +76,11 @@ def test_seeds_are_averaged_where_all_of_them_are_and_between_their_points() -> 
     assert mean_over_seeds([([0, 10], [0.0, 10.0]), ([0, 5, 10], [0.0] * 3)])[:2] == ([0, 5, 10], [0.0, 2.5, 5.0])
 
 
+def test_seeds_without_a_common_place_have_no_mean() -> None:
+    with pytest.raises(InvalidInput, match="no mean"):
+        mean_over_seeds([([0, 1], [0.0, 0.0]), ([2, 3], [1.0, 1.0])])
+
+
 def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path: Path) -> None:
     (run,) = read_runs([make_run(tmp_path / "a", {"pickup": [1, 1, 0], "full": [0.0, 0.5]})])
     assert running_mean(run.points, [0.0, 2.0, 4.0, 6.0, 8.0], 2) == [0.0, 1.0, 3.0, 6.0, 7.0]

@@ -263,6 +263,8 @@ def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_i
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
     assert titles(curves([few])) == [*every[:2], every[3], *every[9:]]
+    unmeasured = replace(few, paces=(replace(pace, steps_per_second=float("nan")),))  # by an earlier version
+    assert titles(curves([unmeasured])) == [*every[:2], every[3], every[10]]
 
 
 def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path):

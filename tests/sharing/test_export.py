@@ -246,6 +246,13 @@ def test_a_damaged_or_missing_part_is_named_and_nothing_is_left_behind(name, run
     assert not list(run.glob("*export*"))
 
 
+def test_the_folder_in_which_one_is_cannot_be_replaced(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in (Path(), tmp_path):
+        with pytest.raises(InvalidInput, match="is the current folder"):
+            export_run(run, out)
+
+
 def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, tmp_path):
     with pytest.raises(InvalidInput, match=r"recipe\.yaml"):
         export_run(tmp_path)
