@@ -14,6 +14,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs the hub; huggingface_hub reads this when it is imported
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of later garbage collections: each training runs one, else through all of torch."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Redirect caches between processes, such as translated games, to a folder of the tests."""
@@ -27,11 +33,9 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
     """A new chat endpoint, with no key and no proxy in the environment variables."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    gc.freeze()  # otherwise the collection below goes through all of torch, which takes half a second
     with ScriptedEndpoint() as scripted:
         yield scripted
         gc.collect()  # clients that a stored exception kept alive hang up now, and not during another test
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

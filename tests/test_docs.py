@@ -229,15 +229,16 @@ def test_docs_say_what_points24_teaches_as_its_table_does():
     table = MEASURED.partition("<!-- thoughts_points24 -->")[2].partition("<!-- end -->")[0]
     names, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
     told = {row[0]: dict(zip(names, row[1:], strict=False)) for row in rows}
-    plain = told["no thought"]
-    sft, mean, held_out = (plain[name].split()[0].rstrip("%") for name in ("SFT", "mean", "on test"))
     page = " ".join((ROOT / "docs" / "thoughts.md").read_text(encoding="utf-8").split())
-    assert f"from {sft} to {mean} % on the deals of training, and to {held_out} % on others" in page
+    plain, rl4vlm, gtr = (told[arm] for arm in ("no thought", "RL4VLM, lambda 0.5", "GTR"))
+    sft, mean, held_out = (
+        [arm[name].split()[0].rstrip("%") for arm in (rl4vlm, gtr, plain)] for name in ("SFT", "mean", "on test")
+    )
+    assert f"policies with thoughts win {mean[0]} % (RL4VLM) and {mean[1]} % (GTR) of the deals of training" in page
+    assert f"policies that answer at once {mean[2]} %" in page
+    assert f"Before RLFT, they win {sft[0]}, {sft[1]} and {sft[2]} %" in page
+    assert f"of others, they win {held_out[0]}, {held_out[1]} and {held_out[2]} %" in page
     assert all(int(told[arm]["least gain"]) > 0 for arm in ("no thought", "Reflect-RL"))
-    assert float(told["Reflect-RL"]["mean"].split()[0]) < float(mean)
-    assert 75 <= int(told["RL4VLM, lambda 0.5"]["illegal"].rstrip("%")) <= 85  # four of five
-    assert all(float(told[arm]["mean"].split()[0]) <= 1 for arm in ("RL4VLM, lambda 0.5", "GTR"))
-    assert {row["runs"] for row in told.values()} == {"5"}
 
 
 def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():

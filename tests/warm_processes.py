@@ -6,6 +6,7 @@ start it here; tests of how a process starts use ``subprocess``.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -99,6 +100,7 @@ def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ra
 def _live(log: Path, target: Callable[..., object], arguments: tuple[Any, ...], cwd: Path, env: dict[str, str]) -> None:
     """Run ``target`` in the new process, which ends as a Python program does, but without its parent's exit hooks."""
     os.setsid()
+    gc.freeze()  # what the parent imported is neither searched nor copied
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -27,6 +27,8 @@ SMALL = (
     "model.builtin.image_size=30",
     "model.builtin.patch_size=15",
     "rlft.num_iterations=2",
+    "rlft.num_minibatches=2",
+    "rlft.validation.episodes=6",
 )
 WITH_TEXT = (
     "env.options.observation=both",
@@ -163,7 +165,7 @@ def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
     ids=["a text reflector", "a reflector of pictures", "JSON", "a thought", "adapters and a value head"],
 )
 def test_pictures_go_with(roles, settings, tmp_path):
-    play_stages(load_recipe(RECIPE, [*SMALL, *settings]), tmp_path / "run")
+    play_stages(load_recipe(RECIPE, [*SMALL, "eval.policies=[rlft]", *settings]), tmp_path / "run")
     assert max(line["logprob_gap"] for _, line in read_jsonl(tmp_path / "run" / METRICS)) < 1e-4
     header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
     assert header.prompt.images == roles

@@ -75,7 +75,8 @@ def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
 
 @pytest.mark.slow
 def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_path):
-    recipe = load_recipe("gym_cards/nano_number_line_thought_choice", ["eval.policies=[sft,rlft]", "eval.greedy=false"])
+    short = ["rlft.stages.0.iterations=9", "eval.episodes=200", "eval.policies=[sft,rlft]", "eval.greedy=false"]
+    recipe = load_recipe("gym_cards/nano_number_line_thought_choice", short)
     play_stages(recipe, tmp_path / "run")
     before, after = (row["metrics"]["success"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl"))
     assert before < 0.6
