@@ -156,7 +156,7 @@ def _work(
     screen = Screen(max_chars=MAX_LINE_CHARS)
 
     def show(command: str, output: str) -> None:
-        if model is not None:  # a person sees what they typed
+        if model is not None:  # a person has seen the command while typing it
             screen.say("")
             screen.state(f"> {command.rstrip()}")
         if output:

@@ -190,6 +190,7 @@ class _Evaluation:
                 if section.greedy:
                     self.play(name, reflections, "greedy", split, player(True), reflector)
                 if name == "rlft" and reflections == who:
+                    # the run's own reflector has been played above
                     for control in (each for each in section.controls if each != who):
                         self.play(name, control, "sampled", split, player(False), _control(control, sampled))
             if reflections == who:

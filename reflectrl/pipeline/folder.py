@@ -272,7 +272,7 @@ class RunFolder:
     def _has_made(self, stage: str) -> bool:
         if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
             return True
-        # each start of a stage writes the bases anew
+        # every start of a stage writes the base models again, so they are no work that was done
         return any(name != COMPUTE and not name.startswith(BASE) for name, _ in products(self.path, stage))
 
     def threads(self, stage: str, count: int) -> int:

@@ -81,7 +81,7 @@ def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogat
     logits, logprobs = softmax_policy()
     loss = losses(CLIP, logprobs[[0]], old=[old], advantages=[advantage])
     assert loss.total.item() == pytest.approx(-surrogate, abs=1e-6)
-    assert loss.clipped.item() == (abs(0.5 / old - 1) > 0.2)  # a ratio too large for a float is counted too
+    assert loss.clipped.item() == (abs(0.5 / old - 1) > 0.2)  # ratios above the limit of 10 are counted too
     loss.total.backward()
     # d(-A p/p_old)/d logits = -A ratio (onehot - p)
     ratio = 0.5 / old if moves else 0.0
