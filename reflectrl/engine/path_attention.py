@@ -62,6 +62,8 @@ def _attend(
 
 
 AttentionInterface.register(_NAME, _attend)
+# with a mask, cuDNN's gradient is NaN for some lengths (pytorch issue 196678), and each new shape is planned for 30 ms
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def attending(model: PreTrainedModel, forward: Callable[..., Any], paths: Paths) -> Callable[..., Any]:

@@ -115,7 +115,8 @@ def _worst(model: PreTrainedModel, tree: Sequence[Tokens], rows: Sequence[Tokens
     inputs = read_tree(tree, model)
     in_tree = next_logits(model, replace(inputs, last=inputs.last[[tree.index(row) for row in rows]]))
     before, after = _through_slots(model, rows)
-    return max(off(in_tree, alone[:, 1]), off(before, alone[:, 0]), off(after, alone[:, 1]))
+    errors = (off(in_tree, alone[:, 1]), off(before, alone[:, 0]), off(after, alone[:, 1]))
+    return float(torch.tensor(errors).max())  # unlike max(), NaN where one of them is
 
 
 def _alone(model: PreTrainedModel, rows: Sequence[Tokens]) -> Tensor:

@@ -305,5 +305,5 @@ def _restore_generators(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor
     name, keys, *rest = numbers["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(tensors["cpu"])
-    if device.type == "cuda":
+    if device.type == "cuda" and "cuda" in tensors:  # not in a checkpoint that was written on a CPU
         torch.cuda.set_rng_state(tensors["cuda"], device)
