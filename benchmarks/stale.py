@@ -109,6 +109,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
+    "pretrained": tuple(  # of benchmarks/gpu.md
+        path for name in ("pretrained_taxi", "pretrained_explore") for path in _learning(STUDIES[name].arms)
+    ),
     "pretrained_steps": (
         *_TIMED,
         "recipes/smollm2",

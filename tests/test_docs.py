@@ -225,6 +225,23 @@ def test_readme_docs_and_recipe_say_what_a_pretrained_model_learned_in_the_taxi_
     assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in head
 
 
+def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
+    text = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
+    taxi = text.partition("### SmolLM2-135M picks up a passenger")[2].partition("### SmolLM2-135M finds")[0]
+    ends = [line.strip("| ").split(" | ")[3].split()[0] for line in taxi.splitlines() if line.startswith("| ")][1:]
+    silent, reflecting = ends
+    said = " ".join(README.split())
+    assert f"three seeds each end at {reflecting} % with reflections" in said
+    assert f"and at {silent} % without" in said
+    page = " ".join((ROOT / "docs" / "sft.md").read_text(encoding="utf-8").split())
+    assert f"three seeds each won {reflecting} % with reflections and {silent} % without" in page
+    speeds = [line.strip("| ").split(" | ") for line in text.splitlines() if " | iteration | " in line]
+    plain, batched = ([float(cells[column].strip("*")) for cells in speeds] for column in (6, 7))
+    scaling = " ".join((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").split())
+    assert f"with eight episodes is {min(plain)} to {max(plain)} times as fast as the plain one" in scaling
+    assert f"the engine was {min(batched)} to {max(batched)} times as fast as batched `generate`" in said
+
+
 def test_docs_say_what_points24_teaches_as_its_table_does():
     table = MEASURED.partition("<!-- thoughts_points24 -->")[2].partition("<!-- end -->")[0]
     names, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
