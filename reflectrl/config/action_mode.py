@@ -35,6 +35,11 @@ def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: boo
             "terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
             f"{setting} to enumerated or thought_choice"
         )
+    if mode != "json" and settings.fallback_credit != RLFTSettings.fallback_credit:
+        raise InvalidInput(
+            f"fallback_credit={settings.fallback_credit} was given, but with {setting}={mode} each answer names a "
+            f"legal action; remove it, or set {setting} to json"
+        )
     for source in (each for each in settings.rewards if mode not in TEXT_REWARDS.get(each, (mode,))):
         raise InvalidInput(
             f"rewards names {source}, but {setting} is {mode}; set that to {' or '.join(TEXT_REWARDS[source])}, or "

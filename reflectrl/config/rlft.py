@@ -238,6 +238,9 @@ class RLFTSettings:
     format_into_return: bool = False
     """Add the reward ``format`` to the return of its own step only, as in GTR's code; otherwise it also counts in the
     returns of earlier steps."""
+    fallback_credit: Literal["text", "mask"] = "text"
+    """Advantage of a step whose text in JSON names no legal action, so that a random one was played. text: that of the
+    played action, as in RL4VLM. mask: 0, so that only the value head learns from the step."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper uses no discount (1)."""
     baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"

@@ -155,6 +155,8 @@ def step_samples(
     if settings.normalize_advantages:
         advantages = advantages / spread(advantages[:played])
     advantages[played:] = advantages[played:].clamp(min=0)
+    if settings.fallback_credit == "mask":
+        advantages *= torch.tensor([float(decision.choice.legal) for decision in decisions])
     rows = zip(views, decisions, advantages.tolist(), targets.tolist(), strict=True)
     return [StepSample(*row, replayed=number >= played) for number, row in enumerate(rows)]
 

@@ -64,6 +64,10 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
             {"prompt": {"action_mode": "thought_choice"}, "rlft": {"rewards": {"illegal": -1.0}}},
             "rlft.rewards names illegal, but the prompt.s action_mode is thought_choice",
         ),
+        (
+            {"prompt": {"action_mode": "thought_choice"}, "rlft": {"fallback_credit": "mask"}},
+            "fallback_credit=mask .* action_mode=thought_choice each answer names a legal action",
+        ),
         ({"rlft": {"terms": {"sft_thought": {}}}}, "go together"),
         ({"players": {"corrector": {}}}, "go together"),
         (

@@ -10,7 +10,7 @@ from records import chose, prompts_of, turn_of
 from tiny import LAYOUT
 
 from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
-from reflectrl.core import Observation, Task, Trajectory
+from reflectrl.core import Observation, Task, Trajectory, Written
 from reflectrl.training.batch import advantages_by_episode, minibatches, scored, step_samples
 
 
@@ -176,3 +176,13 @@ def test_each_pass_uses_every_sample_once_in_an_order_that_follows_the_generator
     assert [[*map(id, batch)] for batch in again] == [[*map(id, batch)] for batch in batches]
     few = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
     assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty
+
+
+def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_loss_but_not_from_the_values():
+    legal, illegal = LONG.turns
+    choice = replace(illegal.decision.choice, written=Written("Go.", (), (), 0, legal=False))
+    doubtful = replace(LONG, turns=(legal, replace(illegal, decision=replace(illegal.decision, choice=choice))))
+    for masked, expected in (("text", [2.0, 3.0]), ("mask", [2.0, 0.0])):
+        found = samples(doubtful, fallback_credit=masked)
+        assert [sample.advantage for sample in found] == expected
+        assert [sample.target for sample in found] == [2.0, 3.0]
