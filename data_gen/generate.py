@@ -236,6 +236,10 @@ class Collection:
         self._early: dict[int, TeacherEpisode] = {}
         self._episodes: list[TeacherEpisode] = []
         self._taught = 0
+        self._yielding = len(self._tasks)
+        """Number of episodes after which there has to be a sample."""
+        self._rejected = 0
+        """Number of calls that were set aside in earlier rounds of tasks."""
 
     def _teacher(self) -> Teacher:
         if self._client is None:
@@ -273,6 +277,7 @@ class Collection:
                 number = next(numbers)
                 task = self._tasks[number % len(self._tasks)]
                 self._add(await play_teacher_episode(env, number, task, self._teaching))
+                await asyncio.sleep(0)  # calls of other episodes are waiting, even if this one made none
 
         async with AsyncExitStack() as stack:
             if self._client is not None:
@@ -298,10 +303,21 @@ class Collection:
             self._progress(wanted - self.missing, wanted, "samples")
 
     def _check_yield(self) -> None:
-        """Raise ``InvalidInput`` if a whole round of tasks gave no sample, as further rounds would give none either."""
+        """Raise ``InvalidInput`` if a whole round of tasks gave no sample, as further rounds would give none either.
+
+        After a round in which further calls were set aside, there is another one, because episodes may stray elsewhere.
+        """
         tasks, episodes = len(self._tasks), self._episodes
-        if len(episodes) < tasks or self._taught or any(episode.rejected for episode in episodes):
+        if self._taught or len(episodes) < self._yielding:
             return
+        if self._client is not None and self._client.journal.rejected > self._rejected:
+            self._yielding, self._rejected = len(episodes) + tasks, self._client.journal.rejected
+            return
+        if self._client is not None and self._rejected:
+            raise InvalidInput(
+                f"all {tasks} training tasks were played without a sample, and {self._rejected} calls to the teacher "
+                f"had no usable reply; {self._client.journal.rejected_path} says why. Use another model and --run."
+            )
         if any(episode.indiscreet for episode in episodes):
             raise InvalidInput(
                 f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not "

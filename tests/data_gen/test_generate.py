@@ -233,6 +233,20 @@ def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     assert (endpoint.requests, contents(tmp_path)) == ([], before)
 
 
+def test_a_teacher_without_any_usable_reply_is_given_up_however_many_may_be_set_aside(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = lambda _: " "
+    there = {"base_url": endpoint.url, "max_attempts": 1, "max_rejected": 1000}
+    hopeless = remote(endpoint, {"trajectory": "oracle", "endpoint": there})
+    with pytest.raises(
+        InvalidInput, match=r"without a sample, and \d+ calls .* no usable reply; .*rejected\.jsonl says"
+    ):
+        generate(hopeless, tmp_path)
+    rejected = (tmp_path / "calls" / "teacher" / "rejected.jsonl").read_text().splitlines()
+    assert len(rejected) == len(endpoint.requests)
+
+
 def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_asked_again(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
