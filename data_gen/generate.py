@@ -71,9 +71,8 @@ class Spending:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Samples that gen-data collected, and cost of the chat models."""
+    """Samples that gen-data collected, and its calls to chat models."""
 
-    episodes: int
     samples: int
     demonstrated: int
     """Number of samples from ``data.demonstrations``."""
@@ -82,14 +81,10 @@ class DataSummary:
     """Number of samples left out because they show a held-out task's start."""
     indiscreet: int
     """Number of samples left out because their reflection says a secret that their prompt does not show."""
-    success_rate: float
-    """Fraction of the teacher's episodes that succeeded; 0 without any."""
     questions: int
     """Number of dataset questions over all splits; 0 if the environment brings its own tasks."""
     usage: Usage
     """Calls of this process by the writer of questions and the teacher together; none for the expert."""
-    spent: float
-    """Cost in USD, with that of earlier processes, as far as prices are known."""
 
 
 def generate(
@@ -173,7 +168,7 @@ def generate(
         questions = sum(len(envs[0].any_tasks(split)) for split in envs[0].splits) if recipe.dataset else 0
     if client is not None:
         usage += client.usage
-    return collection.summary(questions, usage, account.spent)
+    return collection.summary(questions, usage)
 
 
 def _batch(
@@ -360,20 +355,17 @@ class Collection:
         for name, content in rows.items():
             write_rows(folder / sft_rows_file(name), content)
 
-    def summary(self, questions: int, usage: Usage, spent: float) -> DataSummary:
+    def summary(self, questions: int, usage: Usage) -> DataSummary:
         """Summarise the samples."""
         samples, episodes = self._samples, self._episodes
         return DataSummary(
-            episodes=len(episodes),
             samples=len(samples),
             demonstrated=min(len(samples), len(self.shown.samples)),
             negatives=sum(sample.negative for sample in samples),
             held_out=self.shown.held_out + sum(episode.held_out for episode in episodes),
             indiscreet=sum(episode.indiscreet for episode in episodes),
-            success_rate=sum(episode.trajectory.success for episode in episodes) / max(1, len(episodes)),
             questions=questions,
             usage=usage,
-            spent=spent,
         )
 
 

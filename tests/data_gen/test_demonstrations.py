@@ -124,8 +124,9 @@ def test_demonstrations_come_first_and_the_expert_adds_what_is_missing(shown: Pa
     assert 10 < summary.demonstrated == len(good) < summary.samples == 60
     for count in (len(good), len(read_samples(shown)[1]) - len(good), 60 - len(good)):
         assert f" {count}" in line
-    alone, _ = summary_of(recipe(samples=60 - len(good)), tmp_path / "alone")
-    assert summary.episodes == alone.episodes
+    summary_of(recipe(samples=60 - len(good)), tmp_path / "alone")
+    played_by_run = [(tmp_path / run / "data" / "teacher.jsonl").read_bytes() for run in ("run", "alone")]
+    assert played_by_run[0] == played_by_run[1]
     for name in ("reflector", "policy", "policy-no-reflection"):
         rows, taught = (read_rows(tmp_path / run / "sft" / f"{name}.jsonl") for run in ("run", "alone"))
         assert rows[len(good) :] == taught
@@ -145,7 +146,7 @@ def test_other_options_than_the_recipe_s_are_told(
 def test_enough_demonstrations_need_no_teacher_and_have_the_layout_of_the_recipe(shown: Path, tmp_path: Path) -> None:
     layout = {"labels": "letters", "history": 2, "instructions": False}
     summary, _ = summary_of(recipe(shown, samples=10, prompt=layout), tmp_path / "run")
-    assert (summary.samples, summary.demonstrated, summary.episodes, summary.success_rate) == (10, 10, 0, 0.0)
+    assert (summary.samples, summary.demonstrated) == (10, 10)
     assert read_trajectories(tmp_path / "run" / "data" / "teacher.jsonl")[1] == []
     at, sample = next((at, sample) for at, sample in enumerate(usable(shown)[:10]) if len(sample.past) > 1)
     said, acted, bare = (

@@ -120,7 +120,7 @@ def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_pa
     summary = generate(recipe("strongroom"), tmp_path)
     assert summary.samples == 40
     assert f"; {summary.indiscreet} that" in shown
-    assert summary.indiscreet >= summary.episodes
+    assert summary.indiscreet >= len(read_trajectories(tmp_path / "data" / "teacher.jsonl")[1]) > 0
 
 
 @pytest.mark.slow

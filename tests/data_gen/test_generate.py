@@ -13,6 +13,7 @@ from records import prompts_of
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe
+from reflectrl.config.endpoint import open_account
 from reflectrl.core import Hints, InvalidInput, Observation, Task, WorkFailed, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.generate import Spending
@@ -71,7 +72,7 @@ def test_the_expert_teaches_exactly_the_wanted_number_of_samples(tmp_path: Path)
     _, negatives = read_samples(tmp_path / "data" / "negatives.jsonl")
     assert len(said) == len(acted) == summary.samples == 50
     assert sum(row.negative for row in acted) == summary.negatives == len(negatives) > 0
-    assert summary.success_rate == 1.0
+    assert all(episode.success for episode in read_trajectories(tmp_path / "data" / "teacher.jsonl")[1])
     assert counts[-1] == (50, 50, "samples")
     assert counts == sorted(counts)
     for row, without, reflection in zip(acted, bare, said, strict=True):
@@ -181,7 +182,8 @@ def test_a_chat_teacher_reflects_then_chooses_and_plays_its_choice_whichever_epi
 ) -> None:
     endpoint.reply = clever
     summary = generate(remote(endpoint, {"trajectory": "teacher", "concurrency": 1}), tmp_path / "one")
-    assert (summary.success_rate, summary.samples, summary.usage.retries) == (1.0, 12, 0)
+    assert (summary.samples, summary.usage.retries) == (12, 0)
+    assert all(episode.success for episode in read_trajectories(tmp_path / "one" / "data" / "teacher.jsonl")[1])
     assert summary.usage.calls == len(endpoint.requests)
     assert summary.usage.prompt_tokens == 7 * summary.usage.calls
     chats = [request.chat for request in endpoint.requests]
@@ -256,8 +258,9 @@ def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_as
         generate(elsewhere, tmp_path / "unpriced", spending=Spending(max_cost=1.0))
     there = {"base_url": endpoint.url, "max_tokens": 50, "price": {"prompt": 1.0, "completion": 2.0}}
     priced = remote(endpoint, {"trajectory": "teacher", "endpoint": there, "concurrency": 1})
-    whole = generate(priced, tmp_path / "whole")
-    assert whole.spent == whole.usage.cost == pytest.approx(whole.usage.calls * 17e-6)
+    account = open_account(priced, tmp_path / "whole", None)
+    whole = generate(priced, tmp_path / "whole", account=account)
+    assert account.spent == whole.usage.cost == pytest.approx(whole.usage.calls * 17e-6)
     calls = len(endpoint.requests)
     endpoint.requests.clear()
     with pytest.raises(WorkFailed, match="0.001.*--max-cost"):
@@ -266,8 +269,9 @@ def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_as
     endpoint.faults.extend(["none"] * 3 + ["401"])
     with pytest.raises(WorkFailed, match="key was refused"):
         generate(priced, tmp_path / "poor")
-    summary = generate(priced, tmp_path / "poor", spending=Spending(max_cost=1.0))
-    assert summary.spent == pytest.approx(whole.spent)
+    account = open_account(priced, tmp_path / "poor", 1.0)
+    generate(priced, tmp_path / "poor", account=account)
+    assert account.spent == pytest.approx(whole.usage.cost)
     assert len(endpoint.requests) == calls + 1
     assert contents(tmp_path / "poor") == contents(tmp_path / "whole")
 
