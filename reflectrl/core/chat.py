@@ -8,6 +8,8 @@ from reflectrl.core.types import Image
 
 Messages = list[dict[str, str]]
 """A chat as endpoints expect it: objects with ``role`` and ``content``."""
+DECORATION = "`'\"*()[]. \t\r\n"
+"""Characters around an answer that do not change its meaning, and are stripped from both ends."""
 
 
 class LabelChat(Messages):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reflectrl.core.chat import LabelChat, Messages
+from reflectrl.core.chat import DECORATION, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_text
@@ -20,8 +20,6 @@ WAYS = ("schema", "grammar", "logprobs", "text")
 """Ways to constrain a reply, from the one that most servers support to the one that every server does."""
 TOP_LOGPROBS = 20
 """Number of most likely tokens to request; OpenAI's chat API allows no more."""
-SIGNS = "`'\"*()[]. \t\r\n"
-"""Characters around an answer that do not change its meaning."""
 
 
 class LabelWays:
@@ -118,15 +116,15 @@ def _text(completion: Any) -> str:
 
 
 def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
-    label = _text(completion).strip(SIGNS)
+    label = _text(completion).strip(DECORATION)
     return label if label in labels else None
 
 
 def _plain(reply: str, chat: LabelChat) -> str | None:
-    """Return the label of a reply that is a label or a whole line of the menu, apart from ``SIGNS`` around it."""
-    bare = reply.strip(SIGNS)
+    """Return the label of a reply that is a label or a whole line of the menu, apart from ``DECORATION`` around it."""
+    bare = reply.strip(DECORATION)
     for label, action in zip(chat.labels, chat.actions, strict=True):
-        if bare in (label.strip(SIGNS), f"{label}. {action}".strip(SIGNS)):
+        if bare in (label.strip(DECORATION), f"{label}. {action}".strip(DECORATION)):
             return label
     return None
 
@@ -135,8 +133,8 @@ def _of_logprobs(completion: Any, labels: tuple[str, ...]) -> str | None:
     """Return the label that was sampled, else the most likely one of those reported."""
     try:
         first = completion["choices"][0]["logprobs"]["content"][0]
-        reported = [(float(each["logprob"]), str(each["token"]).strip(SIGNS)) for each in first["top_logprobs"]]
-        sampled = str(first["token"]).strip(SIGNS)
+        reported = [(float(each["logprob"]), str(each["token"]).strip(DECORATION)) for each in first["top_logprobs"]]
+        sampled = str(first["token"]).strip(DECORATION)
     except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         return None
     known = [(logprob, token) for logprob, token in reported if token in labels]

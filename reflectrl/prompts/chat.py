@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from reflectrl.core.chat import BadReply, Messages, PicturedChat
+from reflectrl.core.chat import DECORATION, BadReply, Messages, PicturedChat
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt
 from reflectrl.prompts.views import View
@@ -14,8 +14,6 @@ REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
     "next, in one paragraph of at most 50 words. Answer with the reflection only."
 )
-DECORATION = "`'\"*()[]. \t\r\n"
-"""Characters that are stripped from both ends of an answer."""
 POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."

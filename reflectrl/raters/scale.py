@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reflectrl.core import InvalidInput, Utterance
-from reflectrl.core.chat import BadReply
-from reflectrl.prompts.chat import DECORATION
+from reflectrl.core.chat import DECORATION, BadReply
 
 Reward = Literal["raw", "unit", "max_only"]
 LABELS = ("very bad", "bad", "good", "very good")
