@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import user_path
 from reflectrl.envs.auto_explore.company import write_company
 from reflectrl.envs.auto_explore.company.plan import SIZES
@@ -30,7 +31,6 @@ TIMEOUT_S = 600.0
 
 _PACKAGE = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==[A-Za-z0-9][A-Za-z0-9.!+_-]*)?")
 _GIT_URL = re.compile(r"(https?|ssh|git)://(?!-)\S+|file://.+|[\w.]+@[\w.][\w.-]*:[^-:\s]\S*")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 _TRANSPORTS = "file:git:http:https:ssh"
 _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE")
 """Variables that git sets while it runs a hook, and that would redirect a clone."""
@@ -185,7 +185,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], what: str, time
         if code != 0:
             output.seek(0)
             last = " ".join(output.read().decode(errors="replace").split())[-600:]
-            raise WorkFailed(f"{what} could not be fetched: {_CREDENTIALS.sub('', last)}")
+            raise WorkFailed(f"{what} could not be fetched: {without_credentials(last)}")
 
 
 def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> str:
@@ -199,7 +199,7 @@ def _unused(name: str, taken: Collection[str], folder: Path | None = None) -> st
 
 
 def _shown(source: str) -> str:
-    return repr(_CREDENTIALS.sub("", source))
+    return repr(without_credentials(source))
 
 
 @dataclass(frozen=True)

@@ -108,14 +108,21 @@ def test_git_runs_no_hook_and_fetches_neither_submodules_nor_large_files(
     assert not mark.exists()
 
 
-def test_what_git_cannot_fetch_is_named_without_its_password_and_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "source", ["https://me:secret@127.0.0.1:9/shop.git", "git+https://127.0.0.1:9/shop.git?secret"]
+)
+def test_what_git_cannot_fetch_is_named_without_its_secrets(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(WorkFailed) as failure:
-        fetch("https://me:secret@127.0.0.1:9/shop.git", tmp_path / "into")
-    assert "'https://127.0.0.1:9/shop.git'" in str(failure.value)
+        fetch(source, tmp_path / "into")
+    assert "https://127.0.0.1:9/shop.git' could not" in str(failure.value)
     assert "secret" not in str(failure.value)
+
+
+def test_git_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = f"git+http://127.0.0.1:{silent.getsockname()[1]}/shop.git"
         with pytest.raises(WorkFailed, match=r"shop\.git.* 0\.5 "):
