@@ -161,14 +161,17 @@ def _draws(states: Sequence[State], role: str) -> list[float]:
 def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: PromptFormat) -> list[Trajectory]:
     """Ask the players at ``episode_end`` to rate finished episodes; add their scores to the steps' rewards, by role.
 
-    A step without a score has no reward of that role: a failed rating is absent, never 0.
+    A step without a score has no reward of that role: a failed rating is absent, never 0. An episode without steps is
+    returned unchanged.
     """
-    for seat in (seat for seat in seats if seat.when == "episode_end" and trajectories):
-        ends = [end_of(trajectory) for trajectory in trajectories]
+    played = [trajectory for trajectory in trajectories if trajectory.turns]
+    for seat in (seat for seat in seats if seat.when == "episode_end" and played):
+        ends = [end_of(trajectory) for trajectory in played]
         with part(seat.role):
             words = seat.player.say([view(seat.role, layout, state) for state in ends], _draws(ends, seat.role))
-        trajectories = [_with_scores(each, seat.role, said) for each, said in zip(trajectories, words, strict=True)]
-    return list(trajectories)
+        played = [_with_scores(each, seat.role, said) for each, said in zip(played, words, strict=True)]
+    scored = iter(played)
+    return [next(scored) if each.turns else each for each in trajectories]
 
 
 def end_of(trajectory: Trajectory) -> State:

@@ -73,6 +73,19 @@ def scripted(endpoint: ScriptedEndpoint, rating: str, summary: str = "It walked.
     return asked
 
 
+def test_an_episode_without_steps_is_returned_unchanged_between_others_that_are_rated(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    scripted(endpoint, "2")
+    empty = Trajectory(Task("t"), 6, (), terminated=False, truncated=True, success=False)
+    assert Seated(endpoint).rate(empty) == [empty]
+    assert endpoint.requests == []
+    first, between, last = Seated(endpoint).rate(walk(2), empty, walk(3))
+    assert between == empty
+    assert [len(first.turns), len(last.turns)] == [2, 3]
+    assert all("rater" in each.turns[-1].rewards for each in (first, last))
+
+
 def test_each_segment_is_summarised_after_those_before_and_the_summaries_are_rated(endpoint: ScriptedEndpoint) -> None:
     asked = scripted(endpoint, "Rating: 2")
     [after] = Seated(endpoint).rate(walk(25))
