@@ -3,7 +3,8 @@
     python benchmarks/retrieval.py --publish
 
 The episodes are made from templates like those of ALFWorld's household tasks. Each query is about a state of another
-new episode, so its embedding is computed too.
+new episode, so its embedding is computed too. A model's embeddings have no zeros: those of the last memory are hashed
+ones in a rotated basis, with the same similarities.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from arms import made_by, publish, table
 
 from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Query, Retriever, Step, Weights
+from reflectrl.memory.embedders import Embedder, Vectors
 
 README = Path(__file__).parent / "README.md"
 KINDS = {"put": "put a {} in {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}"}
@@ -74,6 +77,19 @@ ASKED: dict[str, Asked] = {
 }
 
 
+class Rotated:
+    """Embeds by hashing, in a basis in which nearly no number is 0, as in the vectors of a model."""
+
+    def __init__(self, width: int) -> None:
+        self.width, self._hashing = width, HashingEmbedder(width)
+        self.fingerprint = f"rotated-{width}"
+        self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one unit vector a text."""
+        return np.asarray(self._hashing.embed(texts) @ self._basis, np.float32)
+
+
 def milliseconds(retriever: Retriever, queries: Sequence[Query]) -> list[float]:
     """Return the processor milliseconds of each query."""
     took = []
@@ -84,15 +100,16 @@ def milliseconds(retriever: Retriever, queries: Sequence[Query]) -> list[float]:
     return took
 
 
-def measure(count: int, width: int) -> list[list[str]]:
-    """Return the table's rows for a memory of ``count`` episodes with vectors of ``width`` numbers."""
+def measure(count: int, embedder: Embedder) -> list[list[str]]:
+    """Return the table's rows for a memory of ``count`` episodes."""
     rng = random.Random(0)
     past = [episode(number, rng) for number in range(count)]
     began = time.process_time()
-    retriever = Retriever(past, EmbeddingCache(HashingEmbedder(width)), weights=Weights())
+    retriever = Retriever(past, EmbeddingCache(embedder), weights=Weights())
     built = time.process_time() - began
     different = len({step.observation for each in past for step in each.steps})
-    name = f"{count:,} episodes, {different:,} different observations, {width} numbers a vector; made in {built:.1f} s"
+    numbers = f"{embedder.width} numbers a vector{', none of them 0' if isinstance(embedder, Rotated) else ''}"
+    name = f"{count:,} episodes, {different:,} different observations, {numbers}; made in {built:.1f} s"
     rows = []
     for what, ask in ASKED.items():
         present = [episode(count + number, rng) for number in range(QUERIES)]
@@ -107,7 +124,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--publish", action="store_true", help="write the table to benchmarks/README.md")
     given = parser.parse_args()
-    rows = [row for count, width in ((1000, 256), (10_000, 256), (10_000, 384)) for row in measure(count, width)]
+    hashed, wide = HashingEmbedder(), HashingEmbedder(384)
+    memories = ((1000, hashed), (10_000, hashed), (10_000, wide), (10_000, Rotated(384)))
+    rows = [row for count, embedder in memories for row in measure(count, embedder)]
     heads = ["memory", "query", "median ms", "95 % are below", "slowest"]
     text = f"{made_by('python benchmarks/retrieval.py --publish')}.\n\n{table(heads, rows)}\n"
     print(text)
