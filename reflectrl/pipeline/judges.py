@@ -19,8 +19,7 @@ def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoint
         stages = [stage.env for stage in models.recipe.rlft.stages] if models.recipe.rlft else []
         envs = [models.env(options) for number, options in enumerate(stages) if options not in stages[:number]]
         return RuleRater(envs, scale, section.accuracy)
-    rules = models.env({}).instructions
-    questions = Questions(rules, section.segment, section.include_actions, scale, images=section.images)
+    questions = Questions(models.instructions, section.segment, section.include_actions, scale, images=section.images)
     if section.player == "learned":
         lm = models.frozen(section.model, "rater")
         return LearnedRater(lm, questions, max_length=section.model.max_length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -43,14 +44,21 @@ class RunModels:
         return recipe_env(self.recipe, self.run.path, options)
 
     @cached_property
+    def instructions(self) -> str:
+        """Instructions of the recipe's environment."""
+        with closing(self.env({})) as env:
+            return env.instructions
+
+    @cached_property
     def layout(self) -> PromptFormat:
         """Layout of the prompts."""
-        return self.recipe.layout(self.env({}).instructions)
+        return self.recipe.layout(self.instructions)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Labels of the longest menu."""
-        return labels(self.layout.labels, self.env({}).max_actions)
+        with closing(self.env({})) as env:
+            return labels(self.layout.labels, env.max_actions)
 
     def section(self, role: str) -> ModelSection:
         """Return the model section of the ``reflector`` or the ``policy``, with the precision of this run."""

@@ -80,7 +80,7 @@ def train_rater(
         raise InvalidInput(f"the recipe of {run} has no players.rater; expected a run whose episodes were rated.")
     scale = Scale(tuple(section.labels), section.scale)
     players = RunPlayers(recipe, RunFolder(run))
-    questions = Questions(players.env({}).instructions, section.segment, section.include_actions, scale)
+    questions = Questions(players.instructions, section.segment, section.include_actions, scale)
     rated = list(_rated(players))
     if len(rated) < HELD_OUT:
         raise InvalidInput(
