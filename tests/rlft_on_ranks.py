@@ -10,14 +10,17 @@ import pytest
 from accelerate import Accelerator
 from remembered import played
 from safetensors.torch import save_file
-from tiny import gpt2
-from tiny_rlft import config, run
+from tiny import LAYOUT, gpt2
+from tiny_rlft import Run, config, run
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.memory import EpisodeStore, GrowingMemory, HashingEmbedder, Retriever
+from reflectrl.players import Seat
+from reflectrl.rollout.record import Header
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.ranks import episodes_of_ranks
 
@@ -33,6 +36,9 @@ OPTIONS = {
     "baseline": "value",
     "save_every": 3,
 }
+
+
+REMEMBERING = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 256, "save_every": 2}
 
 
 class Interrupted(NumberLine):
@@ -73,3 +79,19 @@ def share_episodes(folder: Path) -> None:
     own = [played(name, ("wait", ""), ("put it", "")) for name in ("mug", "cup", "häm")[rank : 2 * rank + 1]]
     known = episodes_of_ranks(accelerator, own)
     (folder / f"shared_{rank}.json").write_text(json.dumps([encode(own), encode(known)]))
+
+
+def remembering(folder: Path, *, dies_after: int | None = None, name: str = "memory.jsonl") -> Run:
+    """Return a run that is ready to train, with an empty memory in the file ``name``."""
+    store = EpisodeStore(folder / name, Header("number_line", {"size": 6}, LAYOUT))
+    memory = GrowingMemory(store, lambda past: Retriever(past, HashingEmbedder()), max_chars=120)
+    seats = [Seat("memory", memory)]
+    return run(folder / "run", reflector=None, seats=seats, dies_after=dies_after, **REMEMBERING)
+
+
+def remember(folder: Path) -> None:
+    """Train with a memory; the main process writes its episodes, which are half of each batch."""
+    rank = config(folder, **REMEMBERING).process_index
+    trained = remembering(folder, name=f"memory_{rank}.jsonl").train()
+    if rank == 0:
+        (folder / "episodes.json").write_text(json.dumps([encode(tuple(batch)) for batch in trained.episodes]))

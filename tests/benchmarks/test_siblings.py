@@ -65,6 +65,13 @@ def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wr
     assert int(alone["illegal"].rstrip("%")) > int(alone["illegal, first"].rstrip("%")) > 38
 
 
+def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_of_what_the_truth_does() -> None:
+    rows = published("raters_line")
+    success = {name: int(row["mean"].split()[0]) for name, row in rows.items()}
+    assert success["ratings, nine of ten right"] >= 0.8 * success["true rewards"]
+    assert success["ratings, half of them right"] < 0.5 * success["true rewards"]
+
+
 def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_without() -> None:
     success = {
         name: int(row["mean"].strip("*").split()[0].strip("*")) for name, row in published("memory_alfworld").items()

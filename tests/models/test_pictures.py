@@ -178,10 +178,24 @@ def test_a_reflector_of_pictures_writes_about_each(folder):
 
 
 @pytest.mark.parametrize("quantization", ["none", "8bit", "4bit"])
-def test_adapters_on_a_frozen_base_are_saved_with_the_processor_and_loaded_again(folder, quantization, tmp_path):
+def test_adapters_on_a_frozen_base_learn_and_are_saved_with_the_processor_and_loaded_again(
+    folder, quantization, tmp_path
+):
     wanted = section(folder, lora=LoraSection(r=4), quantization=quantization)
     lm = new_model(wanted, labels=LABELS, seed=0)
     assert not any(weight.requires_grad for name, weight in lm.model.named_parameters() if "lora_" not in name)
+    add_choice_head(lm.base)
+    policy = LMPolicy(lm.model, encoder_of(lm))
+    decisions = policy.act(views(), [0.1, 0.3, 0.5, 0.7, 0.9])
+    (part,) = policy.divide(views(), decisions, max_tokens=10_000)
+    policy.score(part).logprobs.sum().backward()
+    reached = {
+        name: float(weight.grad.abs().max())
+        for name, weight in lm.model.named_parameters()
+        if "lora_B" in name and weight.grad is not None  # LLaVA reads its vision tower below the last layer
+    }
+    assert {"vision" in name for name in reached} == {True, False}
+    assert min(reached.values()) > 0
     with torch.no_grad():
         for name, weight in lm.model.named_parameters():
             if "lora_B" in name:

@@ -6,28 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from rlft_on_ranks import share_episodes
-from tiny import LAYOUT
-from tiny_rlft import Killed, Run, run
+from rlft_on_ranks import remember, remembering, share_episodes
+from tiny_rlft import Killed, Run
 from warm_processes import start_ranks
 
-from reflectrl.config.rlft import Stage
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
-from reflectrl.memory import EpisodeStore, GrowingMemory, HashingEmbedder, Retriever
-from reflectrl.players import Seat
-from reflectrl.rollout.record import Header
 from reflectrl.training.checkpoints import last_checkpoint
-
-OPTIONS = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 256, "save_every": 2}
-
-
-def remembering(folder: Path, *, dies_after: int | None = None) -> Run:
-    """Return a run that is ready to train, with an empty memory in ``memory.jsonl``."""
-    store = EpisodeStore(folder / "memory.jsonl", Header("number_line", {"size": 6}, LAYOUT))
-    memory = GrowingMemory(store, lambda past: Retriever(past, HashingEmbedder()), max_chars=120)
-    seats = [Seat("memory", memory)]
-    return run(folder / "run", reflector=None, seats=seats, dies_after=dies_after, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +63,18 @@ def test_all_processes_of_a_launch_remember_the_episodes_of_all(tmp_path: Path):
     assert known[0] == known[1] == [*own[0], *own[1]]
     assert [len(rows) for rows in own] == [1, 2]  # of different lengths
     assert all(decode(Trajectory, row, "shared") for row in known[0])
+
+
+@pytest.mark.slow
+def test_all_processes_of_a_launch_read_in_a_batch_what_all_have_left(tmp_path: Path):
+    for process in start_ranks(tmp_path, remember, tmp_path):
+        assert process.wait() == 0, process.said
+    files = [(tmp_path / f"memory_{rank}.jsonl").read_bytes() for rank in (0, 1)]
+    assert files[0] == files[1]
+    rows = json.loads((tmp_path / "episodes.json").read_text())
+    first, *later = ([decode(Trajectory, row, "episode") for row in batch] for batch in rows)
+    assert all(shown(each) == {""} for each in first)
+    known = {entry["start"] for entry in map(json.loads, files[0].decode().splitlines()[1:])}
+    others = known - {each.turns[0].observation.text for batch in (first, *later) for each in batch}
+    read = " ".join(text for batch in later for each in batch for text in shown(each))
+    assert any(start in read for start in others)
