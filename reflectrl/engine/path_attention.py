@@ -62,7 +62,7 @@ def _attend(
 
 
 AttentionInterface.register(_NAME, _attend)
-# with a mask, cuDNN's gradient is NaN for some lengths (pytorch issue 196678), and each new shape is planned for 30 ms
+# with a mask, the gradient of cuDNN's attention is NaN for some lengths on Hopper (pytorch issue 196678)
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
