@@ -78,6 +78,7 @@ def test_slots_and_trees_compute_what_plain_rows_do(architecture, dtype, toleran
     assert float(plain[2].norm()) > 0.01
 
 
+@pytest.mark.usefixtures("deterministic")
 def test_a_reflection_through_slots_is_that_of_generate(device):
     model = language_model("llama").to(device)
     cache = prefix_cache_for(model, MAX_LENGTH, "reflector")
