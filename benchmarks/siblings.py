@@ -30,6 +30,7 @@ from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THRO
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.series import mean_interval
 
 RECORDS = HERE / "records"
 """Folder of a study's recorded runs, for studies that take longer than one sitting."""
@@ -62,21 +63,38 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     def cell(runs: Sequence[Run]) -> str:
         wanted = (number, "rlft", memory, "")
         rows = [row for run in runs for row in run.trials if (row.trial, row.policy, row.memory, row.group) == wanted]
-        return f"{fmean(row.solved if solved else row.metrics.success for row in rows):.0%}" if rows else "-"
+        return _per_cent([row.solved if solved else row.metrics.success for row in rows])
 
     return cell
 
 
-def _sampled(policy: str, reflections: Sequence[str], split: str = "test") -> Column:
-    """Return a column of the mean success of a policy with such reflections, in sampled episodes of a split."""
+def _sampled(policy: str, reflections: Sequence[str], split: str = "test", group: str = "") -> Column:
+    """Return a column of a policy's success with such reflections, in sampled episodes of a split or of its group."""
 
     def cell(runs: Sequence[Run]) -> str:
-        wanted = (policy, "sampled", split, "")
+        wanted = (policy, "sampled", split, group)
         rows = [row for run in runs for row in run.rows if (row.policy, row.mode, row.split, row.group) == wanted]
-        found = [row.metrics.success for row in rows if row.reflections in reflections]
-        return f"{fmean(found):.0%}" if found else "-"
+        return _per_cent([row.metrics.success for row in rows if row.reflections in reflections])
 
     return cell
+
+
+def _on_all(runs: Sequence[Run]) -> str:
+    """Return the success after RLFT over the tasks of all evaluated splits, each split weighted by its tasks."""
+    found = []
+    for run in runs:
+        rows = [row for row in run.rows if (row.policy, row.mode, row.group) == ("rlft", "sampled", "")]
+        rows = [row for row in rows if row.reflections in OWN]
+        found.append(sum(row.tasks * row.metrics.success for row in rows) / sum(row.tasks for row in rows))
+    return _per_cent(found)
+
+
+def _per_cent(values: Sequence[float]) -> str:
+    """Format the mean of the runs and, if there are several, its 95 % t interval."""
+    if not values:
+        return "-"
+    mean, half = mean_interval(values)
+    return f"{100 * mean:.0f}" if half is None else f"{100 * mean:.0f} ± {100 * half:.0f}"
 
 
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
@@ -112,8 +130,8 @@ COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
             "3 without": _trial(3, memory=False),
             "solved without": _trial(3, memory=False, solved=True),
         },
-        "Trials: of the policy after RLFT, which plays every test task once in each; solved: by any of the three.\n"
-        "In the mean and SFT, a memory holds the expert's episodes.",
+        "Trials: success of the policy after RLFT, which plays every test task once in each, with a 95 % t interval\n"
+        "over runs; solved: by any of the three. In the mean and SFT, a memory holds the expert's episodes.",
     ),
     "raters": (
         {"success in training": _over(LAST, "success")},
@@ -157,10 +175,13 @@ def results(name: str, runs: Sequence[Run]) -> str:
     """Return the table of the finished runs."""
     study = STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
-    split, *others = load_recipe(study.arms[0].recipe).eval.splits
+    section = load_recipe(study.arms[0].recipe).eval
+    split, *others = section.splits
     further = {f"on {other}": _sampled("rlft", OWN, other) for other in others}
-    if others:
-        explained += f"\nOn {', '.join(others)}: mean success after RLFT there."
+    further |= {"on all": _on_all} if others else {}
+    further |= {group: _sampled("rlft", OWN, split, group) for group in section.groups}
+    if further:
+        explained += f"\n{', '.join(further).capitalize()}: success after RLFT in these tasks."
     return f"""Success in per cent of sampled episodes on split {split}, over seeds.
 {EXPLAINED}
 {explained}

@@ -17,12 +17,12 @@ class Study:
     """The compared arms; the first is the baseline."""
 
 
-def _thoughts(game: str, silent: str, reflecting: str, *further: Arm) -> tuple[Arm, ...]:
+def _thoughts(game: str, *further: Arm) -> tuple[Arm, ...]:
     return (
-        Arm("nothought", "no thought", f"gym_cards/{silent}"),
+        Arm("nothought", "no thought", f"gym_cards/nano_{game}_nothought"),
         Arm("rl4vlm", "RL4VLM, lambda 0.5", f"gym_cards/nano_{game}_rl4vlm"),
         Arm("gtr", "GTR", f"gym_cards/nano_{game}_gtr"),
-        Arm("reflecting", "Reflect-RL", f"gym_cards/{reflecting}"),
+        Arm("reflecting", "Reflect-RL", f"gym_cards/nano_{game}_reflect_rl"),
         *further,
     )
 
@@ -30,6 +30,13 @@ def _thoughts(game: str, silent: str, reflecting: str, *further: Arm) -> tuple[A
 def _remembering(embedder: str) -> Arm:
     changed = () if embedder == "hashing" else (f"eval.memory.embedder={embedder}",)
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
+
+
+def _with_and_without(env: str) -> tuple[Arm, ...]:
+    return (
+        Arm("no_memory", "no memory", f"rap/{env}_nano_no_memory"),
+        Arm("memory", "memory", f"rap/{env}_nano"),
+    )
 
 
 def _pretrained(game: str) -> tuple[Arm, ...]:
@@ -50,27 +57,21 @@ STUDIES: Mapping[str, Study] = {
         "NumberLine in words",
         _thoughts(
             "number_line",
-            "nano_number_line",
-            "nano_number_line_reflect_rl",
             Arm("lambda_0", "RL4VLM, lambda 0", "gym_cards/nano_number_line_lambda_0"),
             Arm("lambda_02", "RL4VLM, lambda 0.2", "gym_cards/nano_number_line_lambda_02"),
             Arm("lambda_1", "RL4VLM, lambda 1", "gym_cards/nano_number_line_lambda_1"),
             Arm("latest", "GTR, only the newest corrections", "gym_cards/nano_number_line_gtr_latest"),
             Arm("choice", "a thought, then a label (`thought_choice`)", "gym_cards/nano_number_line_thought_choice"),
+            Arm("mask", "RL4VLM, no credit for illegal texts", "gym_cards/nano_number_line_mask"),
         ),
     ),
-    "thoughts_ez_points": Study(
-        "EZPoints in words", _thoughts("ez_points", "nano_ez_points", "nano_ez_points_reflect_rl")
-    ),
-    "thoughts_points24": Study("Points24 in words", _thoughts("points24", "nano_points24", "nano_points24_reflect_rl")),
-    "thoughts_blackjack": Study(
-        "Blackjack in words",
-        _thoughts("blackjack", "nano_blackjack_nothought", "nano_blackjack"),
-    ),
+    "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points")),
+    "thoughts_points24": Study("Points24 in words", _thoughts("points24")),
+    "thoughts_blackjack": Study("Blackjack in words", _thoughts("blackjack")),
     "thoughts_pictures": Study(
         "NumberLine in pictures",
         (
-            Arm("nothought", "no thought", "gym_cards/nano_number_line_image"),
+            Arm("nothought", "no thought", "gym_cards/nano_number_line_image_nothought"),
             Arm("rl4vlm", "RL4VLM, lambda 0.5", "gym_cards/nano_number_line_image_rl4vlm"),
             Arm("gtr", "GTR", "gym_cards/nano_number_line_image_gtr"),
         ),
@@ -85,6 +86,7 @@ STUDIES: Mapping[str, Study] = {
                 ("players.reflector.trained=false", "players.reflector.temperature=0", "rlft.thought_lambda=0.5"),
             ),
             Arm("trained", "reflector trained", "auto_explore/nano_cotrained"),
+            Arm("choice", "reflector and thoughts trained", "auto_explore/nano_cotrained_thought_choice"),
         ),
     ),
     "memory_alfworld": Study(
@@ -97,6 +99,8 @@ STUDIES: Mapping[str, Study] = {
             Arm("no_key", "no key", "rap/alfworld_nano_no_key"),
         ),
     ),
+    "memory_robots": Study("A memory for a robot arm", _with_and_without("robots")),
+    "memory_kitchen": Study("A memory in the kitchen", _with_and_without("kitchen")),
     "memory_line": Study(
         "Trials on the number line",
         (

@@ -20,7 +20,7 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.serving.service import load_served_agent
 from reflectrl.sharing.export import export_run
 
-RECIPE = "gym_cards/nano_number_line_image"
+RECIPE = "gym_cards/nano_number_line_image_nothought"
 SMALL = (
     *SHORT,
     "model.builtin.width=32",
