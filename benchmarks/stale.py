@@ -154,11 +154,13 @@ UNUSED = (
     *(f"reflectrl/models/adapters.py::{name}" for name in ("add_lora", "check_layers", "_token_indices", "load_lora")),
     "reflectrl/models/thinking.py",
     "reflectrl/players/remote.py",
+    "reflectrl/prompts/chat.py::read_correction",
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",
+    "reflectrl/training/trackers.py::transcript",
 )
 """Modules, and functions of modules (``MODULE::NAME``), in the paths of the learning tables that their recipes never
-call: for adapters, chat models and writing policies.
+call: for adapters, chat models, writing policies and trackers.
 
 Those recipes have the expert as the teacher and local players, and their policy answers with a label. A test runs all
 stages of one and checks this; tables of other players name these modules. ``prompts/discretion.py`` is not among them,

@@ -62,12 +62,26 @@ STUDIES: Mapping[str, Study] = {
             Arm("lambda_1", "RL4VLM, lambda 1", "gym_cards/nano_number_line_lambda_1"),
             Arm("latest", "GTR, only the newest corrections", "gym_cards/nano_number_line_gtr_latest"),
             Arm("choice", "a thought, then a label (`thought_choice`)", "gym_cards/nano_number_line_thought_choice"),
-            Arm("mask", "RL4VLM, no credit for illegal texts", "gym_cards/nano_number_line_mask"),
         ),
     ),
     "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points")),
     "thoughts_points24": Study("Points24 in words", _thoughts("points24")),
     "thoughts_blackjack": Study("Blackjack in words", _thoughts("blackjack")),
+    "thoughts_credit": Study(
+        "Credit for texts that name no legal action",
+        (
+            Arm("text", "the random action's advantage", "gym_cards/nano_number_line_rl4vlm"),
+            Arm("mask", "none", "gym_cards/nano_number_line_mask"),
+        ),
+    ),
+    "thoughts_alfworld": Study(
+        "ALFWorld's six families in words",
+        (
+            Arm("nothought", "no thought", "alfworld/nano_families_nothought"),
+            Arm("rl4vlm", "RL4VLM, lambda 0.2", "alfworld/nano_families_rl4vlm"),
+            Arm("gtr", "GTR", "alfworld/nano_families_gtr"),
+        ),
+    ),
     "thoughts_pictures": Study(
         "NumberLine in pictures",
         (

@@ -92,6 +92,8 @@ def thought_shown(view: View, *, images: bool = False) -> str:
 def read_correction(reply: str) -> str:
     """Return the corrected thought on one line; the empty text if the thought was right.
 
+    Of a correction in the policy's own form, ``{"thoughts": ..., "action": ...}``, only the thought counts.
+
     Raises:
         BadReply: no JSON object with an evaluation, or NO without a correction.
 
@@ -105,6 +107,8 @@ def read_correction(reply: str) -> str:
     if evaluation == "YES":
         return ""
     correction = answer.get("correction") if isinstance(answer, dict) else None
+    if isinstance(correction, dict):
+        correction = correction.get("thoughts")
     if evaluation != "NO" or not isinstance(correction, str) or not correction.strip():
         raise BadReply('Answer with {"evaluation": "YES"}, or with {"evaluation": "NO", "correction": "..."}.')
     return " ".join(correction.split())

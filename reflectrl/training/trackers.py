@@ -241,6 +241,9 @@ def transcript(episode: Trajectory) -> str:
     for number, turn in enumerate(episode.turns, start=1):
         lines += [f"step {number}", turn.observation.full_text]
         lines += [] if turn.reflection is None else [f"reflection: {turn.reflection}"]
+        written, better = turn.decision.choice.written, turn.said.get("corrector")
+        lines += [] if written is None else [f"wrote: {written.text}"]
+        lines += [] if better is None or not better.text else [f"corrected: {better.text}"]
         odds = f"{math.exp(turn.decision.logprob):.0%}"
         lines += [
             f"action: {turn.decision.action} ({odds}), reward {turn.reward:+.2f}{', illegal' if turn.illegal else ''}",

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tracked_runs import MEASURED, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
-from reflectrl.core import InvalidInput, Observation, Task, Trajectory
+from reflectrl.core import Choice, InvalidInput, Observation, Task, Trajectory, Utterance, Written
 from reflectrl.core.jsonl import decode
 from reflectrl.pipeline import STAGES
 from reflectrl.rollout.iteration import Iteration, Throughput
@@ -208,16 +208,21 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_begins(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_transcript_has_observation_reflection_and_action_of_each_step_and_is_cut() -> None:
-    def episode(text: str, reflection: str | None) -> Trajectory:
+def test_a_transcript_has_what_was_seen_said_written_corrected_and_done_at_each_step_and_is_cut() -> None:
+    def episode(text: str, reflection: str | None, written: str = "") -> Trajectory:
         seen, chosen = Observation(text, ("up", "down")), chose(0, "up", -0.5, 0.5)
         turn = turn_of(seen, ("up", "down"), reflection, chosen, 1.0, True)
+        if written:
+            thinking = replace(chosen, choice=Choice(0, written=Written(written, (1,), (0.0,), 1)))
+            turn = replace(turn, decision=thinking, said={"corrector": Utterance("Go down.")})
         return Trajectory(Task("t"), 0, (turn,), True, False, False)
 
     action = "action: up (61%), reward +1.00, illegal"
     shown = transcript(episode("You are at 3.", "Go up.")).splitlines()
     assert shown == ["step 1", "You are at 3.", "reflection: Go up.", action]
     assert transcript(episode("You are at 3.", None)).splitlines() == ["step 1", "You are at 3.", action]
+    thought = transcript(episode("You are at 3.", None, "Go up."))
+    assert thought.splitlines() == ["step 1", "You are at 3.", "wrote: Go up.", "corrected: Go down.", action]
     text = transcript(episode("x" * 1_000_000, None))
     assert len(text) < 21_000
     assert text.endswith("more characters]")

@@ -41,6 +41,7 @@ def thinking(thought: str, action: str = "add one", right: bool | None = None, *
         ('{"evaluation": "YES"}', ""),
         ('{"evaluation": "yes", "correction": "ignored"}', ""),
         ('Sure: {"evaluation": "NO", "correction": " The target\\n is higher. "} Good luck.', "The target is higher."),
+        ('{"evaluation": "NO", "correction": {"thoughts": "It is higher.", "action": "+"}}', "It is higher."),
     ],
 )
 def test_an_answer_says_that_the_thought_is_right_or_has_a_better_one(reply: str, correction: str) -> None:
@@ -55,7 +56,7 @@ DEEP = f'{{"evaluation": "NO", "correction": {"[" * 9000}}}'
     [
         *("", "NO", "[1]", DEEP, '{"correction": "x"}', '{"evaluation": "NO"}'),
         '{"evaluation": "NO", "correction": {}}',
-        '{"evaluation": "NO", "correction": {"thoughts": "x", "action": "+"}}',
+        '{"evaluation": "NO", "correction": {"thoughts": 1, "action": "+"}}',
     ],
 )
 def test_any_other_answer_is_asked_for_again(reply: str) -> None:
