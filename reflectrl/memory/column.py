@@ -18,6 +18,12 @@ DECIMALS = 6
 """Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
 FEW = 4
 """Rows or columns are picked out of an array that is more than so many times as large; else all of it is read."""
+SHORT = 32
+"""Dimensions of the shortened embeddings that bound a similarity."""
+MANY = 1024
+"""Minimum number of different texts for which bounds cost less than they save."""
+SLACK = 1e-5
+"""Addition to a bound that is larger than the rounding errors of its sums."""
 
 
 class Embeds(Protocol):
@@ -70,11 +76,24 @@ class Column:
         """
         counts = self.counts if among is None else self.counts[among]
         texts = self._texts if among is None else self._texts[self._positions(among, counts)]
-        best = np.zeros(len(counts), np.float32)
-        if len(texts):
-            starts = np.cumsum(counts) - counts
-            best[counts > 0] = np.maximum.reduceat(self._similarities(text, vector, texts), starts[counts > 0])
-        return best
+        return _largest(self._similarities(text, vector, texts), counts)
+
+    def bounds(self, vector: Numbers) -> Numbers:
+        """Return numbers that no similarity which ``best`` returns exceeds: ``(N,)``, 1 where it costs too much to say.
+
+        The embeddings are rotated so that the first ``SHORT`` dimensions hold most of their lengths. The product of
+        two vectors is at most that of these dimensions, plus the product of the lengths of the rest.
+
+        Args:
+            vector: (width,) embedding of the query.
+
+        """
+        if self._holders is not None or self._different < MANY or len(vector) < FEW * SHORT or _sparse(vector):
+            return np.ones(len(self.counts), np.float32)
+        axes, short, rest = self._shortened
+        asked = vector @ axes
+        left = np.sqrt(max(0.0, float(vector @ vector - asked @ asked)))
+        return _largest((short @ asked + left * rest + SLACK)[self._texts], self.counts)
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
         """Return the index of the nearest text in an episode, the first of equal ones; ``None`` if it has no text."""
@@ -100,8 +119,7 @@ class Column:
 
     def _products(self, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the products of ``vector`` and the embeddings of the texts at these indices."""
-        used = np.flatnonzero(vector)  # few dimensions are not 0 in an embedding by hashing
-        sparse = FEW * len(used) < len(vector)
+        used, sparse = np.flatnonzero(vector), _sparse(vector)
         if FEW * len(texts) * len(vector) < len(self._vectors) * len(used if sparse else vector):
             return self._vectors[texts] @ vector
         return (vector[used] @ self._by_number[used] if sparse else self._vectors @ vector)[texts]
@@ -111,6 +129,17 @@ class Column:
         """Embeddings as ``(width, different texts)``, so that a few dimensions are read without the others."""
         return np.ascontiguousarray(self._vectors.T)
 
+    @cached_property
+    def _shortened(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the ``SHORT`` longest axes of the embeddings, ``(width, SHORT)``, these along them, and what is left.
+
+        What is left is the length of each embedding's part across these axes.
+        """
+        vectors = self._vectors
+        axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, -SHORT:].astype(np.float32)
+        short = vectors @ axes
+        return axes, short, np.sqrt(np.maximum(0, (vectors**2).sum(1) - (short**2).sum(1)))
+
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words that each text holds; for first words, 1 if both agree."""
         shared = np.zeros(self._different, np.float32)
@@ -118,6 +147,22 @@ class Column:
         for word in asked:
             shared[(self._holders or {}).get(word, [])] += 1 / len(asked)
         return shared
+
+
+def _sparse(vector: Numbers) -> bool:
+    """Return whether few dimensions are not 0, as in an embedding by hashing."""
+    return FEW * np.count_nonzero(vector) < len(vector)
+
+
+def _largest(values: Numbers, counts: Indexes) -> Numbers:
+    """Return the largest of each episode's values, which follow each other; 0 for an episode without values."""
+    if len(values) == len(counts) and counts.all():
+        return values  # one of each episode
+    largest = np.zeros(len(counts), np.float32)
+    if len(values):
+        starts = np.cumsum(counts) - counts
+        largest[counts > 0] = np.maximum.reduceat(values, starts[counts > 0])
+    return largest
 
 
 def _holders(texts: Sequence[str], first_word: bool) -> dict[str, Indexes]:

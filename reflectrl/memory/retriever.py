@@ -177,7 +177,7 @@ class Retriever:
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
     ) -> list[tuple[int, float]]:
-        """Rank with the key; skip episodes that even a similarity of 1 would not bring among the first ``k``.
+        """Rank with the key; skip episodes that even their largest possible similarity does not bring among the ``k``.
 
         Args:
             key: the key.
@@ -191,7 +191,7 @@ class Retriever:
         column = self._keys[key.kind]
         weight = self._key_weight * (column.counts > 0)
         weights = weights + weight
-        most = _mean(sums + weight, weights)[among]
+        most = _mean(sums + weight * column.bounds(vector), weights)[among]
         scores = np.full(len(sums), -np.inf, np.float32)
 
         def look(chosen: Indexes) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from remembered import OneHot, past
 
 from reflectrl.memory import EmbeddingCache, HashingEmbedder, Key, Query, Retriever, Weights, Windows
+from reflectrl.memory.column import Column
 
 MUG = past("put mug", ("look", "mug here"), ("take mug", "got it"), task_type="pick", plan="find mug")
 CUP = past("put cup", ("look", "cup here"), ("take cup", "got it"), task_type="pick", plan="find cup")
@@ -124,16 +126,29 @@ def test_keys_match_by_embedding_by_words_or_by_the_better_of_both(match, action
     assert found.score == pytest.approx(1 / 2, abs=1e-6)
 
 
-def test_looking_at_few_episodes_finds_what_looking_at_all_does():
+class Rotated:
+    """Embeds by hashing, in a basis in which nearly no number is 0, as in the vectors of a model."""
+
+    def __init__(self, width: int = 256) -> None:
+        self.width, self._hashing, self.fingerprint = width, HashingEmbedder(width), f"rotated-{width}"
+        self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
+
+    def embed(self, texts):
+        return self._hashing.embed(texts) @ self._basis
+
+
+@pytest.mark.parametrize("embedder", [HashingEmbedder(), Rotated()], ids=["sparse", "dense"])
+def test_looking_at_few_episodes_finds_what_looking_at_all_does(embedder):
     rng = random.Random(0)
     things = [f"thing{number}" for number in range(25)]
     logs = [
         past(
-            f"put {rng.choice(things)}", *((f"take {rng.choice(things)}", f"a {rng.choice(things)}") for _ in range(5))
+            f"put {rng.choice(things)}",
+            *((f"take {rng.choice(things)} {step} {log}", f"a {rng.choice(things)}") for step in range(5)),
         )
-        for _ in range(400)
+        for log in range(400)
     ]
-    embedder = EmbeddingCache(HashingEmbedder())
+    embedder = EmbeddingCache(embedder)
     retriever = Retriever(logs, embedder)
     for thing in things[:5]:
         query = Query(f"put {thing}", key=Key("action", f"take {things[0]}"))
@@ -146,3 +161,12 @@ def test_looking_at_few_episodes_finds_what_looking_at_all_does():
         found = retriever.retrieve(query)
         assert [logs.index(each.experience) for each in found] == [logs.index(logs[number]) for number in order]
         assert all(math.isclose(each.score, scores[n], abs_tol=2e-6) for each, n in zip(found, order, strict=True))
+
+
+def test_bounds_hold_for_each_episode_and_are_close_for_vectors_without_zeros():
+    rows = [[f"a {thing} at place {place} {step}" for step in range(5)] for thing in "abcd" for place in range(100)]
+    for embedder, close in ((HashingEmbedder(256), False), (Rotated(), True)):
+        column, [vector] = Column([*rows, []], embedder), embedder.embed(["a d at place 7 2"])
+        best, bounds = column.best("", vector), column.bounds(vector)
+        assert (bounds >= best).all()
+        assert (float((bounds - best)[:-1].mean()) < 0.1) == close
