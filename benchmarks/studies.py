@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arms import NATIVE, Arm
+from arms import NATIVE, SEEDS, Arm
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def _remembering(embedder: str) -> Arm:
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
 
 
-def _with_and_without(env: str) -> tuple[Arm, ...]:
+def _with_and_without(env: str, seeds: str = SEEDS) -> tuple[Arm, ...]:
     return (
-        Arm("no_memory", "no memory", f"rap/{env}_nano_no_memory"),
-        Arm("memory", "memory", f"rap/{env}_nano"),
+        Arm("no_memory", "no memory", f"rap/{env}_nano_no_memory", seeds=seeds),
+        Arm("memory", "memory", f"rap/{env}_nano", seeds=seeds),
     )
 
 
@@ -114,7 +114,7 @@ STUDIES: Mapping[str, Study] = {
         ),
     ),
     "memory_robots": Study("A memory for a robot arm", _with_and_without("robots")),
-    "memory_kitchen": Study("A memory in the kitchen", _with_and_without("kitchen")),
+    "memory_kitchen": Study("A memory in the kitchen", _with_and_without("kitchen", "80-82")),
     "memory_line": Study(
         "Trials on the number line",
         (
