@@ -81,8 +81,8 @@ class Column:
     def bounds(self, vector: Numbers) -> Numbers:
         """Return numbers that no similarity which ``best`` returns exceeds: ``(N,)``, 1 where it costs too much to say.
 
-        The embeddings are rotated so that the first ``SHORT`` dimensions hold most of their lengths. The product of
-        two vectors is at most that of these dimensions, plus the product of the lengths of the rest.
+        The product of two vectors is at most that of their parts along the ``SHORT`` longest axes of the embeddings,
+        plus the product of the lengths of the other parts.
 
         Args:
             vector: (width,) embedding of the query.
@@ -92,7 +92,7 @@ class Column:
             return np.ones(len(self.counts), np.float32)
         axes, short, rest = self._shortened
         asked = vector @ axes
-        left = np.sqrt(max(0.0, float(vector @ vector - asked @ asked)))
+        left = np.linalg.norm(vector - axes @ asked)
         return _largest((short @ asked + left * rest + SLACK)[self._texts], self.counts)
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
@@ -131,14 +131,11 @@ class Column:
 
     @cached_property
     def _shortened(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the ``SHORT`` longest axes of the embeddings, ``(width, SHORT)``, these along them, and what is left.
-
-        What is left is the length of each embedding's part across these axes.
-        """
+        """The longest axes, ``(width, SHORT)``, the embeddings along them, and the length of the rest of each."""
         vectors = self._vectors
         axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, -SHORT:].astype(np.float32)
         short = vectors @ axes
-        return axes, short, np.sqrt(np.maximum(0, (vectors**2).sum(1) - (short**2).sum(1)))
+        return axes, short, np.linalg.norm(vectors - short @ axes.T, axis=1)
 
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words that each text holds; for first words, 1 if both agree."""

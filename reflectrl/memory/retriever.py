@@ -177,7 +177,7 @@ class Retriever:
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
     ) -> list[tuple[int, float]]:
-        """Rank with the key; skip episodes that even their largest possible similarity does not bring among the ``k``.
+        """Rank with the key; skip episodes that even their largest possible similarity would not rank among ``k``.
 
         Args:
             key: the key.
