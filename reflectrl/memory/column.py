@@ -92,7 +92,7 @@ class Column:
             return np.ones(len(self.counts), np.float32)
         axes, short, rest = self._shortened
         asked = vector @ axes
-        left = np.linalg.norm(vector - axes @ asked)
+        left = float(np.linalg.norm(vector - axes @ asked))
         return _largest((short @ asked + left * rest + SLACK)[self._texts], self.counts)
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
@@ -148,7 +148,7 @@ class Column:
 
 def _sparse(vector: Numbers) -> bool:
     """Return whether few dimensions are not 0, as in an embedding by hashing."""
-    return FEW * np.count_nonzero(vector) < len(vector)
+    return bool(FEW * np.count_nonzero(vector) < len(vector))
 
 
 def _largest(values: Numbers, counts: Indexes) -> Numbers:
