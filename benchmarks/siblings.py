@@ -181,7 +181,7 @@ def results(name: str, runs: Sequence[Run]) -> str:
     further |= {"on all": _on_all} if others else {}
     further |= {group: _sampled("rlft", OWN, split, group) for group in section.groups}
     if further:
-        explained += f"\n{', '.join(further).capitalize()}: success after RLFT in these tasks."
+        explained += f"\nColumns {', '.join(further)}: success after RLFT in these tasks."
     return f"""Success in per cent of sampled episodes on split {split}, over seeds.
 {EXPLAINED}
 {explained}
