@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arms import NATIVE, SEEDS, Arm
+from arms import NATIVE, Arm
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,6 @@ def _thoughts(game: str, *further: Arm) -> tuple[Arm, ...]:
 def _remembering(embedder: str) -> Arm:
     changed = () if embedder == "hashing" else (f"eval.memory.embedder={embedder}",)
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
-
-
-def _with_and_without(env: str, seeds: str = SEEDS) -> tuple[Arm, ...]:
-    return (
-        Arm("no_memory", "no memory", f"rap/{env}_nano_no_memory", seeds=seeds),
-        Arm("memory", "memory", f"rap/{env}_nano", seeds=seeds),
-    )
 
 
 def _pretrained(game: str) -> tuple[Arm, ...]:
@@ -113,8 +106,13 @@ STUDIES: Mapping[str, Study] = {
             Arm("no_key", "no key", "rap/alfworld_nano_no_key"),
         ),
     ),
-    "memory_robots": Study("A memory for a robot arm", _with_and_without("robots")),
-    "memory_kitchen": Study("A memory in the kitchen", _with_and_without("kitchen", "80-82")),
+    "memory_robots": Study(
+        "A memory for a robot arm",
+        (
+            Arm("no_memory", "no memory", "rap/robots_nano_no_memory"),
+            Arm("memory", "memory", "rap/robots_nano"),
+        ),
+    ),
     "memory_line": Study(
         "Trials on the number line",
         (
