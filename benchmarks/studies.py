@@ -67,14 +67,6 @@ STUDIES: Mapping[str, Study] = {
             Arm("mask", "none", "gym_cards/nano_number_line_mask"),
         ),
     ),
-    "thoughts_alfworld": Study(
-        "ALFWorld's six families in words",
-        (
-            Arm("nothought", "no thought", "alfworld/nano_families_nothought"),
-            Arm("rl4vlm", "RL4VLM, lambda 0.2", "alfworld/nano_families_rl4vlm"),
-            Arm("gtr", "GTR", "alfworld/nano_families_gtr"),
-        ),
-    ),
     "thoughts_pictures": Study(
         "NumberLine in pictures",
         (
