@@ -65,6 +65,22 @@ def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wr
     assert int(alone["illegal"].rstrip("%")) > int(alone["illegal, first"].rstrip("%")) > 38
 
 
+@pytest.mark.parametrize("table", ["thoughts_ez_points", "thoughts_blackjack"])
+def test_g10_every_published_run_with_thoughts_ends_above_its_sft_and_a_corrector_makes_fewer_wrong(table: str) -> None:
+    rows = published(table)
+    alone, corrected = rows["RL4VLM, lambda 0.5"], rows["GTR"]
+    assert min(int(row["least gain"]) for row in (alone, corrected)) > 0
+    pairs = list(zip(corrected["of each seed"].split(), alone["of each seed"].split(), strict=True))
+    assert len(pairs) == 5
+    assert [pair for pair in pairs if int(pair[0].rstrip("%")) >= int(pair[1].rstrip("%"))] == []
+
+
+def test_the_page_on_memories_says_what_one_costs_the_published_robots() -> None:
+    without, remembering = (int(row["mean"].split()[0]) for row in published("memory_robots").values())
+    page = " ".join((HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    assert f"the memory costs a tiny policy {without - remembering} points" in page
+
+
 def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_of_what_the_truth_does() -> None:
     rows = published("raters_line")
     success = {name: int(row["mean"].split()[0]) for name, row in rows.items()}
