@@ -15,16 +15,19 @@ os.environ |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 import argparse
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 from arms import made_by, publish, table
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the folder of remembered
+from remembered import Rotated
+
 from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Query, Retriever, Step, Weights
-from reflectrl.memory.embedders import Embedder, Vectors
+from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.language import minilm
 
 README = Path(__file__).parent / "README.md"
@@ -78,19 +81,6 @@ ASKED: dict[str, Asked] = {
 }
 
 
-class Rotated:
-    """Embeds by hashing, in a basis in which nearly no number is 0, as in the vectors of a model."""
-
-    def __init__(self, width: int) -> None:
-        self.width, self._hashing = width, HashingEmbedder(width)
-        self.fingerprint = f"rotated-{width}"
-        self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one unit vector a text."""
-        return np.asarray(self._hashing.embed(texts) @ self._basis, np.float32)
-
-
 def milliseconds(retriever: Retriever, embedder: Embedder, queries: Sequence[Query]) -> tuple[list[float], list[float]]:
     """Return the processor milliseconds of each query, and of the embedding of its words before."""
     took, embedding = [], []
@@ -105,8 +95,8 @@ def milliseconds(retriever: Retriever, embedder: Embedder, queries: Sequence[Que
     return took, embedding
 
 
-def measure(count: int, embedder: Embedder) -> list[list[str]]:
-    """Return the table's rows for a memory of ``count`` episodes."""
+def measure(count: int, named: str, embedder: Embedder) -> list[list[str]]:
+    """Return the table's rows for a memory of ``count`` episodes, whose embedder the table calls ``named``."""
     rng = random.Random(0)
     past = [episode(number, rng) for number in range(count)]
     began = time.process_time()
@@ -114,9 +104,8 @@ def measure(count: int, embedder: Embedder) -> list[list[str]]:
     retriever = Retriever(past, cache, weights=Weights())
     built = time.process_time() - began
     different = len({step.observation for each in past for step in each.steps})
-    dense = not isinstance(embedder, HashingEmbedder)
-    numbers = f"{embedder.width} numbers a vector{', none of them 0' if dense else ''} (`{embedder.fingerprint}`)"
-    name = f"{count:,} episodes, {different:,} different observations, {numbers}; made in {built:.1f} s"
+    vectors = f"{embedder.width} numbers a vector, {named}"
+    name = f"{count:,} episodes, {different:,} different observations, {vectors}; made in {built:.1f} s"
     rows = []
     for what, ask in ASKED.items():
         present = [episode(count + number, rng) for number in range(QUERIES)]
@@ -132,9 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--publish", action="store_true", help="write the table to benchmarks/README.md")
     given = parser.parse_args()
-    hashed, wide = HashingEmbedder(), HashingEmbedder(384)
-    memories = ((1000, hashed), (10_000, hashed), (10_000, wide), (10_000, Rotated(384)), (1000, minilm()))
-    rows = [row for count, embedder in memories for row in measure(count, embedder)]
+    memories: tuple[tuple[int, str, Embedder], ...] = (
+        (1000, "hashed", HashingEmbedder()),
+        (10_000, "hashed", HashingEmbedder()),
+        (10_000, "hashed", HashingEmbedder(384)),
+        (10_000, "hashed and rotated", Rotated(384)),
+        (1000, "MiniLM", minilm()),
+    )
+    rows = [row for memory in memories for row in measure(*memory)]
     heads = ["memory", "query", "median ms", "95 % are below", "slowest", "embedding its words before, ms"]
     text = f"{made_by('python benchmarks/retrieval.py --publish')}.\n\n{table(heads, rows)}\n"
     print(text)

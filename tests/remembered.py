@@ -9,7 +9,7 @@ import numpy as np
 from records import chose
 
 from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance
-from reflectrl.memory import EpisodeStore, Experience, Step
+from reflectrl.memory import EpisodeStore, Experience, HashingEmbedder, Step
 from reflectrl.memory.embedders import words
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State, View, view
@@ -65,3 +65,14 @@ class OneHot:
                 vector[self._words.setdefault(word, len(self._words))] = 1
             vector /= np.linalg.norm(vector) or 1
         return vectors
+
+
+class Rotated:
+    """Embedder by hashing in a rotated basis, in which nearly no number is 0, as in the vectors of a model."""
+
+    def __init__(self, width: int = 256) -> None:
+        self.width, self._hashing, self.fingerprint = width, HashingEmbedder(width), f"rotated-{width}"
+        self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        return np.asarray(self._hashing.embed(texts) @ self._basis, np.float32)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import pytest
-from remembered import OneHot, past
+from remembered import OneHot, Rotated, past
 
 from reflectrl.memory import EmbeddingCache, HashingEmbedder, Key, Query, Retriever, Weights, Windows
 from reflectrl.memory.column import Column
@@ -124,17 +123,6 @@ def test_keys_match_by_embedding_by_words_or_by_the_better_of_both(match, action
         assert (found.best, found.score) == (0, pytest.approx(score, abs=1e-6))
     [found] = Retriever([log], OneHot(), key_match="lexical").retrieve(Query(key=Key("observation", "mug there")))
     assert found.score == pytest.approx(1 / 2, abs=1e-6)
-
-
-class Rotated:
-    """Embeds by hashing, in a basis in which nearly no number is 0, as in the vectors of a model."""
-
-    def __init__(self, width: int = 256) -> None:
-        self.width, self._hashing, self.fingerprint = width, HashingEmbedder(width), f"rotated-{width}"
-        self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
-
-    def embed(self, texts):
-        return self._hashing.embed(texts) @ self._basis
 
 
 @pytest.mark.parametrize("embedder", [HashingEmbedder(), Rotated()], ids=["sparse", "dense"])
