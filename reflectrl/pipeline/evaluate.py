@@ -158,12 +158,13 @@ class _Evaluation:
         )
 
     def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
-        """Return the memory of the next trial: the best episode of each task so far."""
+        """Return the memory of the next trial: the best episode of each task so far, the shortest first."""
         section = self.recipe.eval.trials
         begin = "nothing" if section is None else section.begin_with
         shown = begin == "teacher" or (begin == "examples" and not played)
         taught = self.run_players.memories.taught if shown else ()
-        return (*taught, *self.run_players.memories.kept(itertools.chain(*played)))
+        own = self.run_players.memories.kept(itertools.chain(*played))
+        return (*taught, *sorted(own, key=lambda past: len(past.steps)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:
         """Check the prompts of the first local policy; those of the others have the same length."""

@@ -52,6 +52,18 @@ def test_the_first_trial_remembers_nothing_and_later_ones_what_succeeded_in_othe
 
 
 @pytest.mark.slow
+def test_of_equally_similar_episodes_the_shortest_is_shown(trained_run: TrainedRuns) -> None:
+    memory = ("eval.memory.key=none", "eval.memory.weights.task=0", "eval.memory.episodes=1")
+    run = trained_run(*SHORT, *memory, "sft.policy.steps=25", name="rap/nano_trials")
+    first, second = (episodes(run, f"rlft-local-trial{number}") for number in (1, 2))
+    won = sorted((played for played in first if played.success), key=lambda played: len(played.turns))
+    assert won[0] is not next(played for played in first if played.success)  # the oldest is not the shortest
+    for played in second:
+        shortest = next(each for each in won if each.task.id != played.task.id)
+        assert shortest.turns[0].observation.text in remembered(played)
+
+
+@pytest.mark.slow
 def test_the_paper_counts_a_task_that_any_trial_so_far_has_solved(
     trained_run: TrainedRuns, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
