@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import faulty
@@ -181,67 +182,96 @@ ALL_ON = (
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK")
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a guarded Python process whose environment variables and caches do not prevent network access."""
-    (tmp_path / "guard").mkdir()
-    (tmp_path / "guard" / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
-    environment |= {"PYTHONPATH": str(tmp_path / "guard"), "HF_HOME": str(tmp_path / "hub"), "OMP_NUM_THREADS": "1"}
-    command = (sys.executable, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-
-
-OFFLINE = """
-import sys
+PROGRAM = """
+import json, os, sys
 from reflectrl.cli import main
 
-sys.argv = ["reflectrl", "run", "--recipe", "number_line/nano", *sys.argv[1:]]
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
+work = json.load(sys.stdin)
+for name, overrides in work["runs"].items():
+    sys.argv = ["reflectrl", "run", "--recipe", "number_line/nano", "--run", name, *overrides]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end.code
 from huggingface_hub import constants
 from huggingface_hub.utils import send_telemetry
 
 assert constants.HF_HUB_DISABLE_TELEMETRY
 send_telemetry("reflectrl")
 print("nothing was reached for", flush=True)
+for name, code in work["reaching"].items():
+    if not (child := os.fork()):
+        exec(code)
+        os._exit(0)
+    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-HUB = """
+"""A program that runs recipes, and then code in a process each that may reach for the network."""
+REACHING = {
+    "hub": """
 from reflectrl.config.model import ModelSection
 from reflectrl.models.load import new_model
 new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
-"""
-REMOTE = """
+""",
+    "remote": """
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.memory.remote import RemoteText
 RemoteText(Endpoint(base_url="http://127.0.0.1:9/v1")).write([[{"role": "user", "content": "Plan."}]], [0.0])
-"""
+""",
+}
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Runs of two recipes in one process that ends if it reaches for the network, and what was tried after them."""
+
+    runs: Path
+    said: list[str]
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    """A process whose environment variables and caches do not prevent network access."""
+    folder = tmp_path_factory.mktemp("guarded")
+    save_model(LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer()), folder / "frozen")
+    (folder / "guard").mkdir()
+    (folder / "guard" / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
+    environment |= {"PYTHONPATH": str(folder / "guard"), "HF_HOME": str(folder / "hub"), "OMP_NUM_THREADS": "1"}
+    seats = [f"players.{role}={{player: local, model: {MODEL}}}" for role in ("planner", "corrector", "rater")]
+    few = (*SMALL, "eval.episodes=4")
+    work = {"runs": {"plain": [*few, "env.workers=1"], "seated": [*few, *seats, *ALL_ON]}, "reaching": REACHING}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(work),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return Guarded(folder / "runs", done.stdout.splitlines(), done.stderr)
 
 
 @pytest.mark.slow
-def test_an_offline_recipe_reaches_no_network_in_any_stage_but_a_model_of_the_hub_does(tmp_path: Path) -> None:
+def test_an_offline_recipe_reaches_no_network_in_any_stage_but_a_model_of_the_hub_does(guarded: Guarded) -> None:
     """The command line also disables telemetry, unless it was enabled."""
-    done = run(tmp_path, "-c", OFFLINE + HUB, *SMALL, "eval.episodes=4", "env.workers=1")
-    assert done.stdout.endswith("nothing was reached for\n"), done.stderr
-    assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()
-    assert (done.returncode, "reached for the network: socket.getaddrinfo" in done.stderr) == (77, True)
+    assert (guarded.runs / "plain" / "report.html").is_file()
+    assert guarded.said[-3:-1] == ["nothing was reached for", "hub 77"]
+    assert "reached for the network: socket.getaddrinfo" in guarded.errors
 
 
 @pytest.mark.slow
 def test_x6_with_a_local_player_in_every_seat_no_stage_reaches_the_network_but_a_remote_one_does(
-    tmp_path: Path,
+    guarded: Guarded,
 ) -> None:
-    save_model(LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer()), tmp_path / "frozen")
-    seats = [f"players.{role}={{player: local, model: {MODEL}}}" for role in ("planner", "corrector", "rater")]
-    done = run(tmp_path, "-c", OFFLINE + REMOTE, *SMALL, *seats, *ALL_ON, "eval.episodes=4")
-    assert done.stdout.endswith("nothing was reached for\n"), done.stderr
-    assert (done.returncode, "reached for the network: socket." in done.stderr) == (77, True)
-    run_folder = tmp_path / "runs" / "number_line-nano"
-    _, played = read_trajectories(run_folder / training_episodes_file(3))
+    assert (guarded.said[-3], guarded.said[-1]) == ("nothing was reached for", "remote 77")
+    assert guarded.errors.count("reached for the network: socket.") == len(REACHING)
+    _, played = read_trajectories(guarded.runs / "seated" / training_episodes_file(3))
     spoken = {role for episode in played for turn in episode.turns for role in turn.said}
     assert spoken == {"planner", "memory", "reflector", "corrector", "rater"}
-    assert (run_folder / "report.html").is_file()
+    assert (guarded.runs / "seated" / "report.html").is_file()
 
 
 CODE = {
