@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tiny_models import CORPUS, LABELS, MAX_LENGTH, tiny
 from transformers import PreTrainedModel
+from warm_processes import command_line
 
 from reflectrl.models.tokenizer import train_tokenizer
 
@@ -55,6 +57,14 @@ def save_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def models_get(name: str, assets: str, largest: int = resource.RLIM_INFINITY) -> None:
+    """Run ``reflectrl models get`` in this process, with its cache in ``assets`` and files of ``largest`` bytes."""
+    # the environment variable was read when huggingface_hub was imported
+    pytest.MonkeyPatch().setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", assets)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    command_line("models", "get", name)
 
 
 class PackageIndex:

