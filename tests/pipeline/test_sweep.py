@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from command_line import reflectrl, refused
+from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline.sweep import plan_runs, read_grid, read_seeds
@@ -69,29 +68,28 @@ def test_a_folder_below_a_file_is_a_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sweep_is_stopped_fails_in_part_goes_on_and_ends_in_a_comparison(tmp_path: Path) -> None:
-    same = ["run", "--recipe", "number_line/nano", "--runs", str(tmp_path), *TINY, "--seeds"]
-    command = [*same, "0-1", "--jobs", "2"]
-    folders = [tmp_path / f"number_line-nano-seed{seed}" for seed in (0, 1)]
-    stopped = subprocess.Popen([sys.executable, "-m", "reflectrl", *same, "0"], stderr=subprocess.PIPE, text=True)
+    same = ["run", "--recipe", "number_line/nano", "--runs", str(tmp_path), *TINY]
+    one = [*same, "--grid", "rlft.gamma=0.9", "--seeds", "0"]
+    folders = [tmp_path / f"number_line-nano-gamma{gamma}-seed0" for gamma in ("0.9", "1")]
+    stopped = WarmProcess(tmp_path / "log", command_line, *one)
     while not (folders[0] / ".lock").exists():
         time.sleep(0.02)
     stopped.send_signal(signal.SIGTERM)
-    assert "stopped" in stopped.communicate(timeout=60)[1]
-    assert stopped.returncode == 128 + signal.SIGTERM
+    assert stopped.wait(60) == 128 + signal.SIGTERM
+    assert "stopped" in stopped.said
     with (folders[0] / ".lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its process has ended
     folders[1].mkdir()
     with (folders[1] / ".lock").open("w") as second:
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        failed = reflectrl(*command)
+        # without --seeds, the recipe's own
+        failed = reflectrl(*same, "--grid", "rlft.gamma=0.9,1", "seed=0", "--jobs", "2")
     assert failed.code == 1
     assert str(folders[1] / "sweep.log") in failed.err
     assert (folders[0] / "eval.jsonl").is_file()
     assert (folders[0] / "report.html").is_file()
-    done = reflectrl(*same, "0")
+    done = reflectrl(*one)
     assert (done.code, done.out.splitlines()[1].split()[:2]) == (0, ["number_line-nano", "1"])
     assert "1 of 1 runs are done already" in done.err
-    compared = reflectrl("compare", *map(str, sorted(tmp_path.glob("number_line-nano-seed0*"))))
+    compared = reflectrl("compare", *map(str, sorted(tmp_path.glob("number_line-nano-gamma0.9-seed0*"))))
     assert compared.out == done.out
-    grid = reflectrl(*same[:-1], "--grid", "rlft.gamma=0.9", "seed=0")  # without --seeds, the recipe's own
-    assert (grid.code, (tmp_path / "number_line-nano-gamma0.9-seed0" / "report.html").is_file()) == (0, True)
