@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from filelock import FileLock
 from rich.console import Console
 
 from reflectrl.config import Recipe, load_recipe
+from reflectrl.core.layout import RECIPE
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.inputs import stage_inputs
 
 SHORT = (
     "model.builtin.layers=1",
@@ -50,8 +53,9 @@ class TrainedRuns:
     """Memoised runs of ``small_recipe``, in a folder that all workers of a test session share; see the fixture.
 
     ``trained_run()`` returns the path of a run of all stages, ``trained_run("seed=7", stages=STAGES[:2])`` that of
-    another one without RLFT and evaluation. The first request trains the run, others wait for it. The folder is shared:
-    a test that changes anything in it must copy it first (``shutil.copytree``), or the session ends with an error.
+    another one without RLFT and evaluation. The first request trains the run, others wait for it. Runs whose gen-data
+    and sft have equal inputs begin as copies of one run of these stages. The folder is shared: a test that changes
+    anything in it must copy it first (``shutil.copytree``), or the session ends with an error.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,14 +63,33 @@ class TrainedRuns:
         self._seen: dict[Path, dict[str, int]] = {}
 
     def __call__(self, *overrides: str, stages: Sequence[str] = STAGES, name: str = "number_line/nano") -> Path:
-        key = sha256(json.dumps([name, overrides, stages]).encode()).hexdigest()[:12]
+        recipe = small_recipe(*overrides, name=name)
+
+        def train(run: Path) -> None:
+            if stages[:2] == STAGES[:2] and (stages[2:] or load_recipe(self._begun(recipe) / RECIPE) == recipe):
+                self.begin(recipe, run)
+            play_stages(recipe, run, *stages)
+
+        run = self._once([name, overrides, stages], train)
+        self._seen.setdefault(run, _written(run))
+        return run
+
+    def begin(self, recipe: Recipe, run: Path) -> Path:
+        """Make a new run of the first two stages, whose ``recipe.yaml`` may have other settings of later stages."""
+        return shutil.copytree(self._begun(recipe), run)
+
+    def _begun(self, recipe: Recipe) -> Path:
+        return self._once(stage_inputs(recipe, STAGES[1]), lambda run: play_stages(recipe, run, *STAGES[:2]))
+
+    def _once(self, about: object, train: Callable[[Path], object]) -> Path:
+        """Return the run that ``train`` has written in this session, or writes now if there is none."""
+        key = sha256(json.dumps(about).encode()).hexdigest()[:12]
         run, done = self._folder / key / "small", self._folder / key / "done"
         run.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self._folder / key / "lock"):
             if not done.exists():
-                play_stages(small_recipe(*overrides, name=name), run, *stages)
+                train(run)
                 done.touch()
-        self._seen.setdefault(run, _written(run))
         return run
 
     def check(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -84,19 +83,23 @@ def test_the_recipes_to_compare_with_are_audited_too(trained_run: TrainedRuns, n
 
 
 def test_a_chat_model_knows_the_end_by_the_actions_or_by_the_last_state(
-    endpoint: ScriptedEndpoint, tmp_path: Path
+    trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
+    def play(name: str) -> None:
+        recipe = rated_by(endpoint, f"vtifa/nano_{name}")
+        play_stages(recipe, trained_run.begin(recipe, tmp_path / name))
+
     endpoint.reply = judge
     for name, accurate, rewards in (("endpoint", 1.0, {1.0, 3.0}), ("max_only", 1.0, {0.0, 1.0})):
-        play_stages(rated_by(endpoint, f"vtifa/nano_{name}"), tmp_path / name)
+        play(name)
         found = numbers(tmp_path / name)
         assert (found["accuracy"], found["unrated"]) == (accurate, 0)
         _, played = read_trajectories(tmp_path / name / "trajectories" / "rlft-00000.jsonl")
         assert {each.turns[-1].rewards["rater"] for each in played} <= rewards
-    play_stages(rated_by(endpoint, "vtifa/nano_no_actions"), tmp_path / "blind")
-    found = numbers(tmp_path / "blind")
+    play("no_actions")
+    found = numbers(tmp_path / "no_actions")
     assert (found["precision"], found["recall"]) == (1.0, 1.0)
-    [run] = read_runs([tmp_path / "blind"])
+    [run] = read_runs([tmp_path / "no_actions"])
     assert [(calls.role, calls.model) for calls in run.calls] == [("rater", "local")]
 
 
@@ -110,24 +113,23 @@ def test_a_rater_sits_beside_a_memory_and_a_reflector(tmp_path: Path) -> None:
         assert list(episode.turns[-1].said) == ["memory", "reflector", "rater"]  # in the order in which they speak
 
 
-def test_a_local_model_rates_every_episode(tmp_path: Path) -> None:
+def test_a_local_model_rates_every_episode(trained_run: TrainedRuns, tmp_path: Path) -> None:
     lm = LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer())
     save_model(lm, tmp_path / "rater")
     model = (f"players.rater.model.name={tmp_path / 'rater'}", "players.rater.model.max_length=512")
     recipe = small_recipe(*model, "rlft.stages.0.iterations=1", "eval.policies=[sft]", name="vtifa/nano_local")
-    play_stages(recipe, tmp_path / "run")
+    play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"))
     assert numbers(tmp_path / "run")["unrated"] == 0
 
 
 def test_v6_a_server_that_is_down_for_a_while_costs_episodes_and_not_the_run(
-    endpoint: ScriptedEndpoint, tmp_path: Path
+    trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = judge
     more = ("players.rater.endpoint.max_attempts=1", "players.rater.max_failure_rate=0.5", "rlft.stages.0.iterations=2")
     recipe = rated_by(endpoint, "vtifa/nano_votes", *more, "players.rater.endpoint.concurrency=1", "eval.episodes=4")
-    play_stages(recipe, tmp_path / "run", "gen-data", "sft")
     endpoint.faults.extend(["500"] * 2)
-    play_stages(recipe, tmp_path / "run", "rlft")
+    play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"), "rlft")
     [run] = read_runs([tmp_path / "run"])
     assert [line.levels.count(None) > 0 for line in run.ratings] == [True, False]
     assert len(run.points) == 2
@@ -141,7 +143,8 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
     assert "trained on 21 rated episodes; gives" in done.out
     assert (tmp_path / "rater" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
     model = (f"players.rater.model.name={out}", "players.rater.model.max_length=256", "rlft.stages.0.iterations=1")
-    play_stages(small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned"), tmp_path / "run")
+    recipe = small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned")
+    play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"))
     assert numbers(tmp_path / "run")["unrated"] == 0
     assert "is there already" in refused("train-rater", run, "--out", out)
     (tmp_path / "file").touch()
@@ -152,13 +155,11 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
 
 
 def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it_never_had(
-    endpoint: ScriptedEndpoint, tmp_path: Path
+    trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = judge
     recipe = rated_by(endpoint, "vtifa/nano_endpoint", "eval.episodes=4")
-    run, straight = tmp_path / "run", tmp_path / "straight"
-    play_stages(recipe, run, "gen-data", "sft")
-    shutil.copytree(run, straight)
+    run, straight = (trained_run.begin(recipe, tmp_path / name) for name in ("run", "straight"))
     play_stages(recipe, straight, "rlft")
     left = 20  # calls until the model breaks
 
