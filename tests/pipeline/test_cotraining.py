@@ -24,7 +24,7 @@ TRAINED = (
     "rlft.terms.ppo.epsilon=0.2",
     "rlft.num_iterations=2",
     "rlft.learning_rate=0.02",
-    "rlft.validation.every=2",
+    "rlft.validation={every: 2, episodes: 12}",
     "rlft.keep=best",
 )
 ADAPTER = "adapter_model.safetensors"
