@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from interruptions import kill_and_resume_rlft
 from run_folders import pictures
@@ -39,8 +41,15 @@ TEXT_MODEL = "reflector_model={name: builtin/nano, max_length: 160, builtin: {la
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "pictured"
+def begun(tmp_path_factory):
+    path = tmp_path_factory.mktemp("begun") / "pictured"
+    play_stages(load_recipe(RECIPE, SMALL), path, *STAGES[:2])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(begun, tmp_path_factory):
+    path = shutil.copytree(begun, tmp_path_factory.mktemp("runs") / "pictured")
     play_stages(load_recipe(RECIPE, SMALL), path)
     return path
 
@@ -173,10 +182,9 @@ def test_pictures_go_with(roles, settings, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_of_pictures_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run, tmp_path):
-    recipe, copy = load_recipe(RECIPE, SMALL), tmp_path / "small"
-    play_stages(recipe, copy, *STAGES[:2])
-    kill_and_resume_rlft(recipe, copy)
+def test_a_run_of_pictures_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(run, begun, tmp_path):
+    copy = shutil.copytree(begun, tmp_path / "small")
+    kill_and_resume_rlft(load_recipe(RECIPE, SMALL), copy)
     assert (copy / METRICS).read_bytes() == (run / METRICS).read_bytes()
     assert (copy / POLICY / "model.safetensors").read_bytes() == (run / POLICY / "model.safetensors").read_bytes()
 
