@@ -91,10 +91,8 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
 
 
 def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_path):
-    folder = export_run(
-        trained_run("prompt.action_mode=thought_choice", "players.reflector.player=none", "eval.controls=[]"),
-        tmp_path / "out",
-    )
+    thinks = ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8", "players.reflector.player=none")
+    folder = export_run(trained_run(*thinks, stages=STAGES[:3]), tmp_path / "out")
     card = (folder / "README.md").read_text()
     assert "writes a thought before its action" in card
     assert "example.py" not in card
