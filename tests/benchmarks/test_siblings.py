@@ -177,7 +177,7 @@ def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_wit
     endpoint.reply = scripted_rater.words
     env = rl.make_env("number_line", size=5)
     tasks = [*env.tasks("train"), *env.tasks("test")]
-    episodes = [rl.Episode(task, seed) for seed in range(20) for task in tasks]
+    episodes = [rl.Episode(task, seed) for seed in range(5) for task in tasks]
     for shown in (True, False):
         rater = Rater(RemoteModel(endpoint.at(), Scale()), Questions(env.instructions, include_actions=shown))
         seats = [rl.Seat("rater", rater, when="episode_end")]
