@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from functools import cache
+from typing import Any
 
 import pytest
 import yaml
@@ -13,13 +15,18 @@ from mutations import mutant, shipped
 from reflectrl.config import check_recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput
 
-RECIPES = [recipe for recipe in shipped() if recipe["env"]["name"] != "alfworld"]
 RANDOMS = st.randoms(use_true_random=False)
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.binary(max_size=9)
 VALUES = st.recursive(
     PLAIN, lambda inside: st.lists(inside, max_size=4) | st.dictionaries(PLAIN.filter(bool), inside, max_size=4)
 )
 NAMES = st.sampled_from(("seed", "name", "env", "options", "rlft", "stages", "0", "-1", "iterations", "eval", "x"))
+
+
+@cache
+def recipes() -> list[dict[str, Any]]:
+    """Read when a test runs, because that takes seconds."""
+    return [recipe for recipe in shipped() if recipe["env"]["name"] != "alfworld"]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +53,13 @@ def loads_or_is_refused(place, content: bytes, overrides=()) -> None:
 @pytest.mark.slow
 @given(rng=RANDOMS)
 def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
-    loads_or_is_refused(place, mutant(rng, rng.choice(RECIPES)).encode("utf-8", "surrogatepass"))
+    loads_or_is_refused(place, mutant(rng, rng.choice(recipes())).encode("utf-8", "surrogatepass"))
 
 
 @pytest.mark.slow
-@given(section=st.sampled_from(sorted(RECIPES[0])), value=VALUES)
+@given(section=st.deferred(lambda: st.sampled_from(sorted(recipes()[0]))), value=VALUES)
 def test_a_section_that_holds_anything(place, section: str, value: object):
-    text = yaml.dump({**RECIPES[0], section: value}, Dumper=yaml.SafeDumper, allow_unicode=True)
+    text = yaml.dump({**recipes()[0], section: value}, Dumper=yaml.SafeDumper, allow_unicode=True)
     loads_or_is_refused(place, text.encode("utf-8", "surrogatepass"))
 
 
