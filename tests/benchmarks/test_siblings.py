@@ -100,17 +100,18 @@ def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_
 def test_the_published_trials_succeed_more_often_the_more_they_remember_and_solve_more_than_without() -> None:
     rows = published("memory_alfworld")
     rows.pop("no memory")
-    gains = []
+    gains: dict[str, list[int]] = {"2": [], "3": []}
     for row in rows.values():
         share = {name: int(cell.split()[0]) for name, cell in row.items() if "±" in cell}
         assert share["trial 1"] == share["without memory: trial 1"]  # there is nothing yet to remember
-        assert share["trial 1"] < share["2"] < share["3"]
-        gains.append(share["3"] - share["trial 1"])
-        assert abs(share["3 without"] - share["trial 1"]) <= 3
-        assert share["solved"] >= share["solved without"] + 5
-    assert min(gains) >= 9
-    page = (HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8")
-    assert f"success rises by {min(gains)} to {max(gains)} points" in page
+        for trial, gained in gains.items():
+            gained.append(share[trial] - share["trial 1"])
+        assert abs(share["3 without"] - share["trial 1"]) <= 5
+        assert share["solved"] >= share["solved without"] + 15
+    assert min(gains["2"] + gains["3"]) >= 15
+    page = " ".join((HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    rises = [f"by {min(gained)} to {max(gained)} points" for gained in gains.values()]
+    assert f"success rises {rises[0]} from the first trial to the second, and {rises[1]} to the third" in page
 
 
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
