@@ -57,7 +57,7 @@ def _scripts(*names: str) -> tuple[str, ...]:
 
 _PLAYED = {
     "thoughts": ("reflectrl/models/thinking.py",),
-    "memory": ("reflectrl/memory",),
+    "memory": ("reflectrl/memory", "reflectrl/pipeline/evaluate.py"),
     "raters": (
         *("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
         *_scripts("scripted_rater"),

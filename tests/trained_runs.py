@@ -66,6 +66,7 @@ class TrainedRuns:
         recipe = small_recipe(*overrides, name=name)
 
         def train(run: Path) -> None:
+            # a run without a third stage keeps the recipe.yaml that it begins with
             if stages[:2] == STAGES[:2] and (stages[2:] or load_recipe(self._begun(recipe) / RECIPE) == recipe):
                 self.begin(recipe, run)
             play_stages(recipe, run, *stages)
