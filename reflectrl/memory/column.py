@@ -16,12 +16,13 @@ Numbers = npt.NDArray[np.float32]
 Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
 """Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
-FEW = 4
-"""Rows or columns are picked out of an array that is more than so many times as large; else all of it is read."""
+FEW, FEW_SPARSE = 4, 64
+"""Embeddings are picked out of an array that is more than so many times as large; else all of it is read, which costs
+less for queries with few dimensions."""
 SHORT = 32
 """Dimensions of the shortened embeddings that bound a similarity."""
 MANY = 1024
-"""Minimum number of different texts for which bounds cost less than they save."""
+"""Minimum number of texts for which bounds cost less than they save."""
 SLACK = 1e-5
 """Addition to a bound that is larger than the rounding errors of its sums."""
 
@@ -74,26 +75,32 @@ class Column:
             among: (n,) indices of the episodes to compare; absent: all.
 
         """
-        counts = self.counts if among is None else self.counts[among]
-        texts = self._texts if among is None else self._texts[self._positions(among, counts)]
-        return _largest(self._similarities(text, vector, texts), counts)
+        if among is None:
+            return _largest(self._similarities(text, vector, self._texts), self.counts)
+        counts = self.counts[among]
+        return _largest(self._similarities(text, vector, self._texts_of(among, counts)), counts)
 
-    def bounds(self, vector: Numbers) -> Numbers:
-        """Return numbers that no similarity which ``best`` returns exceeds: ``(N,)``, 1 where it costs too much to say.
+    def bounds(self, vector: Numbers, among: Indexes) -> Numbers | None:
+        """Return numbers that no similarity which ``best`` returns exceeds: ``(n,)``, ``None`` where they do not pay.
 
         The product of two vectors is at most that of their parts along the ``SHORT`` longest axes of the embeddings,
         plus the product of the lengths of the other parts.
 
         Args:
             vector: (width,) embedding of the query.
+            among: (n,) indices of the episodes to bound.
 
         """
-        if self._holders is not None or self._different < MANY or len(vector) < FEW * SHORT or _sparse(vector):
-            return np.ones(len(self.counts), np.float32)
+        counts = self.counts[among]
+        if self._holders is not None or counts.sum() < MANY or len(vector) < FEW * SHORT or _sparse(vector):
+            return None
         axes, short, rest = self._shortened
         asked = vector @ axes
         left = float(np.linalg.norm(vector - axes @ asked))
-        return _largest((short @ asked + left * rest + SLACK)[self._texts], self.counts)
+        texts = self._texts_of(among, counts)
+        few = self._few(texts)
+        bounds = short[texts] @ asked + left * rest[texts] if few else (short @ asked + left * rest)[texts]
+        return _largest(bounds + SLACK, counts)
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
         """Return the index of the nearest text in an episode, the first of equal ones; ``None`` if it has no text."""
@@ -103,10 +110,17 @@ class Column:
             return None
         return int(self._places[here][np.argmax(np.round(self._similarities(text, vector, texts), DECIMALS))])
 
-    def _positions(self, among: Indexes, counts: Indexes) -> Indexes:
-        """Return the positions in ``_texts`` of the texts of these episodes."""
+    def _texts_of(self, among: Indexes, counts: Indexes) -> Indexes:
+        """Return the indices of the texts of these episodes, which have ``counts`` of them."""
+        if len(among) == len(self.counts):
+            return self._texts
         offsets = self._starts[among] - (np.cumsum(counts) - counts)
-        return np.repeat(offsets, counts) + np.arange(counts.sum())
+        positions: Indexes = np.repeat(offsets, counts) + np.arange(counts.sum())
+        return self._texts[positions]
+
+    def _few(self, texts: Indexes, times: int = FEW) -> bool:
+        """Return whether it costs less to pick these texts out of all different ones than to compare all."""
+        return times * len(texts) < self._different
 
     def _similarities(self, text: str, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the query's similarities to the texts at these indices, equal in ``DECIMALS`` for equal texts."""
@@ -119,10 +133,12 @@ class Column:
 
     def _products(self, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the products of ``vector`` and the embeddings of the texts at these indices."""
-        used, sparse = np.flatnonzero(vector), _sparse(vector)
-        if FEW * len(texts) * len(vector) < len(self._vectors) * len(used if sparse else vector):
-            return self._vectors[texts] @ vector
-        return (vector[used] @ self._by_number[used] if sparse else self._vectors @ vector)[texts]
+        if not _sparse(vector):
+            return self._vectors[texts] @ vector if self._few(texts) else (self._vectors @ vector)[texts]
+        used = np.flatnonzero(vector)
+        if self._few(texts, FEW_SPARSE):
+            return self._vectors[np.ix_(texts, used)] @ vector[used]
+        return (vector[used] @ self._by_number[used])[texts]
 
     @cached_property
     def _by_number(self) -> Numbers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -13,8 +14,10 @@ from reflectrl.memory.column import DECIMALS, Column, Embeds, Indexes, KeyMatch,
 from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.experience import Experience, PicturedStep, Step
 
-FIRST_LOOK = 64
-"""Number of episodes compared with a key first: those most similar in task, type and plan."""
+FIRST_LOOK = 16
+"""Number of episodes compared with a key first: those that may be most similar."""
+EPISODES_KEPT = 256
+"""Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Retriever:
             for name in ("task", "task_type", "plan")
             if (weight := getattr(weights, name)) > 0
         }
+        self._compared = lru_cache(EPISODES_KEPT)(self._compare)
         self._of_task: dict[str, list[int]] = {}
         for number, each in enumerate(self.experiences):
             self._of_task.setdefault(each.task_id, []).append(number)
@@ -155,11 +159,7 @@ class Retriever:
         count = len(self.experiences)
         if not count:
             return []
-        sums, weights = np.zeros(count, np.float32), np.zeros(count, np.float32)
-        for name, (weight, column) in self._tasks.items():
-            if text := getattr(query, name):
-                sums += weight * column.best(text, self._embedder.embed([text])[0])
-                weights += weight * (column.counts > 0)
+        sums, weights = self._compared(replace(query, key=None, task_id=""))
         others = np.delete(np.arange(count), self._of_task.get(query.task_id, []) if query.task_id else [])
         key = query.key if query.key is not None and query.key.text and self._key_weight else None
         if key is None:
@@ -173,6 +173,15 @@ class Retriever:
             Window(self.experiences[each], score, column.nearest(key.text, vector, each), windows.m)
             for each, score in looked
         ]
+
+    def _compare(self, query: Query) -> tuple[Numbers, Numbers]:
+        """Return the weighted similarities of task, type and plan, and the weights of those compared: (N,) each."""
+        sums, weights = np.zeros((2, len(self.experiences)), np.float32)
+        for name, (weight, column) in self._tasks.items():
+            if text := getattr(query, name):
+                sums += weight * column.best(text, self._embedder.embed([text])[0])
+                weights += weight * (column.counts > 0)
+        return sums, weights
 
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
@@ -189,9 +198,10 @@ class Retriever:
 
         """
         column = self._keys[key.kind]
+        # without other components, the largest possible similarity tells no episode from another
+        steps = (_ones, column.bounds) if weights.any() else (column.bounds,)
         weight = self._key_weight * (column.counts > 0)
         weights = weights + weight
-        most = _mean(sums + weight * column.bounds(vector), weights)[among]
         scores = np.full(len(sums), -np.inf, np.float32)
 
         def look(chosen: Indexes) -> None:
@@ -199,7 +209,10 @@ class Retriever:
             scores[chosen] = _mean(sums[chosen] + weight[chosen] * nearest, weights[chosen])
 
         first = max(FIRST_LOOK, k)
-        if len(among) > first:
+        for bounds in steps:
+            if len(among) <= first or (similar := bounds(vector, among)) is None:
+                continue
+            most = _mean(sums[among] + weight[among] * similar, weights[among])
             likely = among[np.argpartition(-most, first)[:first]]
             look(likely)
             among = among[most >= np.partition(scores[likely], -k)[-k] - 10.0**-DECIMALS]
@@ -215,6 +228,11 @@ class Retriever:
         order = np.argsort(-rounded, kind="stable")[:k]
         ranked = ((int(each), float(scores[each])) for each in among[order])
         return [(each, score) for each, score in ranked if score >= self._min_score]
+
+
+def _ones(_: Numbers, among: Indexes) -> Numbers:
+    """Return the largest possible similarities."""
+    return np.ones(len(among), np.float32)
 
 
 def _mean(sums: Numbers, weights: Numbers) -> Numbers:

@@ -83,8 +83,8 @@ def test_the_largest_house_fits_on_the_menu_and_is_won():
 
 
 def test_a_game_with_more_commands_than_the_menu_may_have_is_refused_with_the_option_to_change():
-    env = AlfWorld(count=1, scenes=[14], menu=20)
-    with pytest.raises(InvalidInput, match=r"offers (\d+) commands, but menu=20; give 'alfworld' the option menu=\1 or"):
+    env = AlfWorld(count=1, scenes=[14], menu=10)
+    with pytest.raises(InvalidInput, match=r"offers (\d+) commands, but menu=10; give 'alfworld' the option menu=\1"):
         env.reset(seed=0)
 
 
