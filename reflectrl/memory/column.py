@@ -112,7 +112,7 @@ class Column:
 
     def _texts_of(self, among: Indexes, counts: Indexes) -> Indexes:
         """Return the indices of the texts of these episodes, which have ``counts`` of them."""
-        if len(among) == len(self.counts):
+        if np.array_equal(among, np.arange(len(self.counts))):
             return self._texts
         offsets = self._starts[among] - (np.cumsum(counts) - counts)
         positions: Indexes = np.repeat(offsets, counts) + np.arange(counts.sum())
