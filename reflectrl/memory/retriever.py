@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, Protocol
 
 import numpy as np
@@ -135,12 +135,13 @@ class Retriever:
         self._windows = {"action": action, "observation": observation, "picture": observation}
         self._min_score = min_score
         self._key_weight = weights.key
-        self._tasks = {
+        tasks = {
             name: (weight, Column([[getattr(each, name)] for each in self.experiences], embedder))
             for name in ("task", "task_type", "plan")
             if (weight := getattr(weights, name)) > 0
         }
-        self._compared = lru_cache(EPISODES_KEPT)(self._compare)
+        # not a method: the cache would hold the retriever, so that its vectors outlived it
+        self._compared = lru_cache(EPISODES_KEPT)(partial(_compare, tasks, embedder, len(self.experiences)))
         self._of_task: dict[str, list[int]] = {}
         for number, each in enumerate(self.experiences):
             self._of_task.setdefault(each.task_id, []).append(number)
@@ -173,15 +174,6 @@ class Retriever:
             Window(self.experiences[each], score, column.nearest(key.text, vector, each), windows.m)
             for each, score in looked
         ]
-
-    def _compare(self, query: Query) -> tuple[Numbers, Numbers]:
-        """Return the weighted similarities of task, type and plan, and the weights of those compared: (N,) each."""
-        sums, weights = np.zeros((2, len(self.experiences)), np.float32)
-        for name, (weight, column) in self._tasks.items():
-            if text := getattr(query, name):
-                sums += weight * column.best(text, self._embedder.embed([text])[0])
-                weights += weight * (column.counts > 0)
-        return sums, weights
 
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
@@ -228,6 +220,18 @@ class Retriever:
         order = np.argsort(-rounded, kind="stable")[:k]
         ranked = ((int(each), float(scores[each])) for each in among[order])
         return [(each, score) for each, score in ranked if score >= self._min_score]
+
+
+def _compare(
+    tasks: Mapping[str, tuple[float, Column]], embedder: Embedder, count: int, query: Query
+) -> tuple[Numbers, Numbers]:
+    """Return the weighted similarities of a query's task, type and plan, and the weights compared: (count,) each."""
+    sums, weights = np.zeros((2, count), np.float32)
+    for name, (weight, column) in tasks.items():
+        if text := getattr(query, name):
+            sums += weight * column.best(text, embedder.embed([text])[0])
+            weights += weight * (column.counts > 0)
+    return sums, weights
 
 
 def _ones(_: Numbers, among: Indexes) -> Numbers:

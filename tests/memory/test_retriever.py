@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -151,6 +152,14 @@ def test_looking_at_few_episodes_finds_what_looking_at_all_does(embedder):
         found = retriever.retrieve(query)
         assert [logs.index(each.experience) for each in found] == [logs.index(logs[number]) for number in order]
         assert all(math.isclose(each.score, scores[n], abs_tol=2e-6) for each, n in zip(found, order, strict=True))
+
+
+def test_a_retriever_that_is_replaced_frees_its_vectors_at_once():
+    retriever = Retriever([past("put a mug", ("take mug", "a mug"))], HashingEmbedder())
+    retriever.retrieve(Query("put a mug"))
+    freed = weakref.ref(retriever)
+    del retriever
+    assert freed() is None
 
 
 def test_bounds_hold_for_each_episode_and_are_close_for_vectors_without_zeros():
