@@ -46,6 +46,7 @@ STUDIES: Mapping[str, Study] = {
     "pretrained_number_line": Study("SmolLM2-135M on the number line", _pretrained("number_line")),
     "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup")),
     "pretrained_explore": Study("SmolLM2-135M finds the file that answers", _pretrained("auto_explore")),
+    "pretrained_alfworld": Study("SmolLM2-135M puts a tomato in the microwave", _pretrained("alfworld_tomato")),
     "thoughts_number_line": Study(
         "NumberLine in words",
         _thoughts(

@@ -69,11 +69,12 @@ class AlfWorld(NatLangEnv):
             conditions that hold after the step, and 50 more for the win (GTR, equation 6).
         ends: with ``rules``, an episode ends with the win or after ``horizon`` steps; with ``stuck``, also at the fifth
             equal command in a row or at the 41st command, which is rewarded with -3, as in GTR's code.
+        menu: maximum number of commands of a game's menus, "go to" commands included; there are so many labels. A game
+            that shows more is refused. With ``prompt.labels=letters`` at most 52 can be told apart.
 
     """
 
     name = "alfworld"
-    max_actions = 150
     observable = False
     instructions = (
         "You are in a house and fulfil a task with your hands. Go to furniture to see what is there, open what is "
@@ -95,6 +96,7 @@ class AlfWorld(NatLangEnv):
         path: int | None = None,
         reward: str = "win",
         ends: str = "rules",
+        menu: int = 150,
     ) -> None:
         super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         if not isinstance(dataset, str):
@@ -104,6 +106,7 @@ class AlfWorld(NatLangEnv):
             ("seed", seed, 0),
             ("path", path, 1),
             ("households", households, 1),
+            ("menu", menu, 2),
         ):
             absent = value is None and option in ("path", "households")
             if not absent and (not isinstance(value, int) or value < least):
@@ -113,6 +116,7 @@ class AlfWorld(NatLangEnv):
                 raise InvalidInput(f"{option}={chosen!r} of {self.name!r} is unknown; {nearest(str(chosen), known)}")
         played = FAMILIES if families is None else _listed("families", families, str, "names")
         plans = None if scenes is None else _listed("scenes", scenes, int, "numbers of floor plans")
+        self.max_actions = menu
         self._engine = _new_engine()
         self._catalogue = open_catalogue(dataset, count, seed, played, plans, households)
         self._noise = noise
@@ -150,9 +154,19 @@ class AlfWorld(NatLangEnv):
         self._path: list[str] = []
 
     def observe(self) -> Observation:
-        """Return the path so far, below the task and the room, with the engine's admissible commands."""
+        """Return the path so far, below the task and the room, with the engine's admissible commands.
+
+        Raises:
+            InvalidInput: more commands than a menu may have.
+
+        """
         shown = self._path if self._shown is None else self._path[-self._shown :]
         commands = self._listed(self._now.position.reply.commands)
+        if (count := len({*commands, *self._common})) > self.max_actions:
+            raise InvalidInput(
+                f"{self.task.id!r} offers {count} commands, but menu={self.max_actions}; give {self.name!r} the option "
+                f"menu={count} or more."
+            )
         stable = f"Your task is to: {self._now.game.goal}.\n{self._room}"
         return Observation("\n".join(shown) or NOTHING_YET, commands, stable, common=self._common)
 

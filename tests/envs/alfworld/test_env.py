@@ -82,6 +82,12 @@ def test_the_largest_house_fits_on_the_menu_and_is_won():
     assert info["success"]
 
 
+def test_a_game_with_more_commands_than_the_menu_may_have_is_refused_with_the_option_to_change():
+    env = AlfWorld(count=1, scenes=[14], menu=10)
+    with pytest.raises(InvalidInput, match=r"offers (\d+) commands, but menu=10; give 'alfworld' the option menu=\1"):
+        env.reset(seed=0)
+
+
 def test_the_text_is_the_task_the_room_and_the_path_so_far(env):
     text, info = begin(env, "pick_heat_then_place_in_recep")
     task, room = env.observation.task.split("\n")
