@@ -66,25 +66,29 @@ class Column:
         self._first_word = first_word
         self._holders: dict[str, Indexes] | None = None if by == "embed" else _holders(list(numbers), first_word)
 
-    def best(self, text: str, vector: Numbers, among: Indexes | None = None) -> Numbers:
+    def best(self, text: str, vector: Numbers, among: Indexes | None = None, least: Numbers | None = None) -> Numbers:
         """Return the similarity of the nearest text in each episode: ``(n,)``, 0 for an episode without texts.
 
         Args:
             text: the query.
             vector: (width,) embedding of the query.
             among: (n,) indices of the episodes to compare; absent: all.
+            least: (n,) lowest similarities of interest: lower ones may come back as -1; absent: all are of interest.
 
         """
         if among is None:
             return _largest(self._similarities(text, vector, self._texts), self.counts)
         counts = self.counts[among]
-        return _largest(self._similarities(text, vector, self._texts_of(among, counts)), counts)
+        texts = self._texts_of(among, counts)
+        if least is None or (most := self._bounds(vector, texts)) is None:
+            return _largest(self._similarities(text, vector, texts), counts)
+        near = most >= np.repeat(least, counts)
+        values = np.full(len(texts), -1, np.float32)
+        values[near] = self._similarities(text, vector, texts[near])
+        return _largest(values, counts)
 
     def bounds(self, vector: Numbers, among: Indexes) -> Numbers | None:
         """Return numbers that no similarity which ``best`` returns exceeds: ``(n,)``, ``None`` where they do not pay.
-
-        The product of two vectors is at most that of their parts along the ``SHORT`` longest axes of the embeddings,
-        plus the product of the lengths of the other parts.
 
         Args:
             vector: (width,) embedding of the query.
@@ -92,15 +96,8 @@ class Column:
 
         """
         counts = self.counts[among]
-        if self._holders is not None or counts.sum() < MANY or len(vector) < FEW * SHORT or _sparse(vector):
-            return None
-        axes, short, rest = self._shortened
-        asked = vector @ axes
-        left = float(np.linalg.norm(vector - axes @ asked))
-        texts = self._texts_of(among, counts)
-        few = self._few(texts)
-        bounds = short[texts] @ asked + left * rest[texts] if few else (short @ asked + left * rest)[texts]
-        return _largest(bounds + SLACK, counts)
+        bounds = self._bounds(vector, self._texts_of(among, counts))
+        return None if bounds is None else _largest(bounds, counts)
 
     def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
         """Return the index of the nearest text in an episode, the first of equal ones; ``None`` if it has no text."""
@@ -117,6 +114,25 @@ class Column:
         offsets = self._starts[among] - (np.cumsum(counts) - counts)
         positions: Indexes = np.repeat(offsets, counts) + np.arange(counts.sum())
         return self._texts[positions]
+
+    def _bounds(self, vector: Numbers, texts: Indexes) -> Numbers | None:
+        """Return numbers that the query's similarities to these texts do not exceed; ``None`` where they do not pay.
+
+        The product of two vectors is at most that of their parts along the ``SHORT`` longest axes of the embeddings,
+        plus the product of the lengths of the other parts.
+
+        """
+        if self._holders is not None or len(texts) < MANY or len(vector) < FEW * SHORT or _sparse(vector):
+            return None
+        axes, short, rest = self._shortened
+        asked = vector @ axes
+        left = float(np.linalg.norm(vector - axes @ asked))
+        bounds: Numbers
+        if self._few(texts):
+            bounds = short.take(texts, axis=0) @ asked + left * rest.take(texts)
+        else:
+            bounds = (short @ asked + left * rest)[texts]
+        return bounds + SLACK
 
     def _few(self, texts: Indexes, times: int = FEW) -> bool:
         """Return whether it costs less to pick these texts out of all different ones than to compare all."""

@@ -196,19 +196,21 @@ class Retriever:
         weights = weights + weight
         scores = np.full(len(sums), -np.inf, np.float32)
 
-        def look(chosen: Indexes) -> None:
-            nearest = column.best(key.text, vector, chosen)
+        def look(chosen: Indexes, least: float | None = None) -> None:
+            needed = None if least is None else (least * weights[chosen] - sums[chosen]) / self._key_weight
+            nearest = column.best(key.text, vector, chosen, needed)
             scores[chosen] = _mean(sums[chosen] + weight[chosen] * nearest, weights[chosen])
 
-        first = max(FIRST_LOOK, k)
+        first, least = max(FIRST_LOOK, k), None
         for bounds in steps:
             if len(among) <= first or (similar := bounds(vector, among)) is None:
                 continue
             most = _mean(sums[among] + weight[among] * similar, weights[among])
             likely = among[np.argpartition(-most, first)[:first]]
             look(likely)
-            among = among[most >= np.partition(scores[likely], -k)[-k] - 10.0**-DECIMALS]
-        look(among)
+            least = np.partition(scores[likely], -k)[-k] - 10.0**-DECIMALS
+            among = among[most >= least]
+        look(among, least)
         return self._ranked(scores, among, k)
 
     def _ranked(self, scores: Numbers, among: Indexes, k: int) -> list[tuple[int, float]]:
