@@ -16,9 +16,9 @@ Numbers = npt.NDArray[np.float32]
 Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
 """Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
-FEW, FEW_SPARSE = 4, 64
-"""Embeddings are picked out of an array that is more than so many times as large; else all of it is read, which costs
-less for queries with few dimensions."""
+FEW, FEW_SHORT, FEW_SPARSE = 4, 3, 64
+"""Embeddings are picked out of an array that is more than so many times as large, else all of it is read: whole
+embeddings, shortened ones, and a query's few dimensions of sparse ones."""
 SHORT = 32
 """Dimensions of the shortened embeddings that bound a similarity."""
 MANY = 1024
@@ -99,13 +99,15 @@ class Column:
         bounds = self._bounds(vector, self._texts_of(among, counts))
         return None if bounds is None else _largest(bounds, counts)
 
-    def nearest(self, text: str, vector: Numbers, episode: int) -> int | None:
-        """Return the index of the nearest text in an episode, the first of equal ones; ``None`` if it has no text."""
-        here = slice(self._starts[episode], self._starts[episode] + self.counts[episode])
-        texts = self._texts[here]
-        if not len(texts):
-            return None
-        return int(self._places[here][np.argmax(np.round(self._similarities(text, vector, texts), DECIMALS))])
+    def nearest(self, text: str, vector: Numbers, among: Indexes) -> list[int | None]:
+        """Return the place of the nearest text in each episode, the first of equal ones; ``None`` without texts."""
+        counts = self.counts[among]
+        values = np.round(self._similarities(text, vector, self._texts_of(among, counts)), DECIMALS)
+        parts = zip(self._starts[among], np.cumsum(counts) - counts, counts, strict=True)
+        return [
+            int(self._places[start + np.argmax(values[first : first + count])]) if count else None
+            for start, first, count in parts
+        ]
 
     def _texts_of(self, among: Indexes, counts: Indexes) -> Indexes:
         """Return the indices of the texts of these episodes, which have ``counts`` of them."""
@@ -128,7 +130,7 @@ class Column:
         asked = vector @ axes
         left = float(np.linalg.norm(vector - axes @ asked))
         bounds: Numbers
-        if self._few(texts):
+        if self._few(texts, FEW_SHORT):
             bounds = short.take(texts, axis=0) @ asked + left * rest.take(texts)
         else:
             bounds = (short @ asked + left * rest)[texts]

@@ -161,18 +161,19 @@ class Retriever:
         if not count:
             return []
         sums, weights = self._compared(replace(query, key=None, task_id=""))
-        others = np.delete(np.arange(count), self._of_task.get(query.task_id, []) if query.task_id else [])
+        own = self._of_task.get(query.task_id, []) if query.task_id else []
+        others = np.delete(np.arange(count), own) if own else np.arange(count)
         key = query.key if query.key is not None and query.key.text and self._key_weight else None
         if key is None:
             ranked = self._ranked(_mean(sums, weights), others, windows.k)
             return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
         by = self.pictures if key.kind == "picture" and self.pictures is not None else self._embedder
         vector = by.embed([key.text])[0]
-        looked = self._with_key(key, vector, sums, weights, others, windows.k)
-        column = self._keys[key.kind]
+        ranked = self._with_key(key, vector, sums, weights, others, windows.k)
+        nearest = self._keys[key.kind].nearest(key.text, vector, np.array([each for each, _ in ranked], np.int64))
         return [
-            Window(self.experiences[each], score, column.nearest(key.text, vector, each), windows.m)
-            for each, score in looked
+            Window(self.experiences[each], score, best, windows.m)
+            for (each, score), best in zip(ranked, nearest, strict=True)
         ]
 
     def _with_key(
