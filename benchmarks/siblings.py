@@ -86,15 +86,15 @@ def _on_all(runs: Sequence[Run]) -> str:
         rows = [row for row in run.rows if (row.policy, row.mode, row.group) == ("rlft", "sampled", "")]
         rows = [row for row in rows if row.reflections in OWN]
         found.append(sum(row.tasks * row.metrics.success for row in rows) / sum(row.tasks for row in rows))
-    return _per_cent(found)
+    return _per_cent(found, 1)
 
 
-def _per_cent(values: Sequence[float]) -> str:
+def _per_cent(values: Sequence[float], decimals: int = 0) -> str:
     """Format the mean of the runs and, if there are several, its 95 % t interval."""
     if not values:
         return "-"
-    mean, half = mean_interval(values)
-    return f"{100 * mean:.0f}" if half is None else f"{100 * mean:.0f} ± {100 * half:.0f}"
+    mean, half = (None if number is None else f"{100 * number:.{decimals}f}" for number in mean_interval(values))
+    return f"{mean}" if half is None else f"{mean} ± {half}"
 
 
 COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
