@@ -96,6 +96,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     **{f"ablations_{env}": _learning((about.reflecting, *about.ablations)) for env, about in ENVIRONMENTS.items()},
     **{name: (*_learning(study.arms), *_PLAYED.get(name.partition("_")[0], ())) for name, study in STUDIES.items()},
     "learning_short": (),
+    "pretrained_short": (),
     "reflections": _scripts("reflections"),
     "learner": _learning((ENVIRONMENTS["taxi"].reflecting, ENVIRONMENTS["taxi"].silent)),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
@@ -144,9 +145,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 }
 """Files, folders and git patterns that determine each published table; none if its numbers come from elsewhere."""
 
-MADE_FROM: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("learning_short", "reflections"), tuple(f"learning_{env}" for env in ENVIRONMENTS)
-)
+MADE_FROM: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("learning_short", "reflections"), tuple(f"learning_{env}" for env in ENVIRONMENTS)),
+    "pretrained_short": tuple(name for name in STUDIES if name.startswith("pretrained_")),
+}
 """Tables that are made from the runs of other tables, and are stale if one of those is."""
 
 UNUSED = (
