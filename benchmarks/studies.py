@@ -32,18 +32,32 @@ def _remembering(embedder: str) -> Arm:
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
 
 
-def _pretrained(game: str) -> tuple[Arm, ...]:
+def _pretrained(game: str, *further: Arm) -> tuple[Arm, ...]:
     recipe, silent = f"smollm2/{game}", ("players.reflector.player=none", "eval.controls=[]")
     return (
         Arm("silent", "without reflection", recipe, silent, PRETRAINED_SEEDS, (NATIVE,)),
         Arm("reflecting", "**Reflect-RL**", recipe, ("eval.controls=[blank,shuffled]",), PRETRAINED_SEEDS, (NATIVE,)),
+        *further,
     )
 
 
 PRETRAINED_SEEDS = "80-82"
 """Seeds of the tables of pretrained models: three, because their runs take longer than those of tiny models."""
 STUDIES: Mapping[str, Study] = {
-    "pretrained_number_line": Study("SmolLM2-135M on the number line", _pretrained("number_line")),
+    "pretrained_number_line": Study(
+        "SmolLM2-135M on the number line",
+        _pretrained(
+            "number_line",
+            Arm(
+                "paper",
+                "the paper's objective",
+                "smollm2/number_line_paper_objective",
+                ("eval.controls=[blank,shuffled]",),
+                PRETRAINED_SEEDS,
+                (NATIVE,),
+            ),
+        ),
+    ),
     "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup")),
     "pretrained_explore": Study("SmolLM2-135M finds the file that answers", _pretrained("auto_explore")),
     "pretrained_alfworld": Study("SmolLM2-135M puts a tomato in the microwave", _pretrained("alfworld_tomato")),
