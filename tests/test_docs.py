@@ -189,39 +189,6 @@ def test_the_readme_says_how_fast_an_iteration_of_gpt2_is_as_its_table_does():
             assert f" {faster} times" in said[0].replace(" and ", " times ")
 
 
-def test_the_readme_says_what_a_pretrained_model_learned_as_its_table_does():
-    table = MEASURED.partition("<!-- pretrained_number_line -->")[2].partition("<!-- end -->")[0]
-    (row,) = re.findall(r"^\| \*\*Reflect-RL\*\* \| .*$", table, re.M)
-    (silent,) = re.findall(r"^\| without reflection \| .*$", table, re.M)
-    _, _, sft, mean, *_ = row.strip("| ").split(" | ")
-    before = row.strip("| ").split(" | ")[10].rstrip("%")
-    said = " ".join(README.partition("A pretrained model learns in the same loop")[2].partition("\n\n")[0].split())
-    assert f"wins {before} % of the number line's test episodes before any training, {sft} % after SFT" in said
-    assert f"and {mean.split()[0]} % after RLFT" in said
-    assert f"without reflection {silent.strip('| ').split(' | ')[3].split()[0]} %" in said
-
-
-def test_readme_docs_and_recipe_say_what_a_pretrained_model_learned_in_the_taxi_as_its_table_does():
-    table = MEASURED.partition("<!-- pretrained_taxi -->")[2].partition("<!-- end -->")[0]
-    names, _, silent, row = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
-    told, without = (dict(zip(names, each[1:], strict=False)) for each in (row, silent))
-    before, sft, mean, blank = (
-        told[name].split()[0].rstrip("%") for name in ("before training", "SFT", "mean", "blank")
-    )
-    readme = " ".join(README.split())
-    assert f"{before} % before training, {sft} % after SFT, {mean} % after RLFT, and {blank} % with blank" in readme
-    assert f"(two seeds, {float(told['minutes']):.0f} processor minutes each, commit 1c21a09)" in readme
-    assert (told["runs"], without["runs"]) == ("2", "1")
-    plain = f"{without['SFT']} % after SFT and {without['mean']} % after RLFT"
-    assert f"without reflections, in the one seed that was run, {plain}" in readme
-    page = " ".join((ROOT / "docs" / "sft.md").read_text(encoding="utf-8").split())
-    assert f"Without reflections, the one run of the taxi won {plain}" in page
-    head = (ROOT / "recipes" / "smollm2" / "taxi_pickup.yaml").read_text(encoding="utf-8")
-    head = " ".join(head.replace("\n#", "").split())
-    assert f"{float(told['minutes']):.0f} processor minutes" in head
-    assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in head
-
-
 def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
     text = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
     taxi = text.partition("### SmolLM2-135M picks up a passenger")[2].partition("### SmolLM2-135M finds")[0]
@@ -230,8 +197,6 @@ def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
     said = " ".join(README.split())
     assert f"three seeds each end at {reflecting} % with reflections" in said
     assert f"and at {silent} % without" in said
-    page = " ".join((ROOT / "docs" / "sft.md").read_text(encoding="utf-8").split())
-    assert f"three seeds each won {reflecting} % with reflections and {silent} % without" in page
     speeds = [line.strip("| ").split(" | ") for line in text.splitlines() if " | iteration | " in line]
     plain, batched = ([float(cells[column].strip("*")) for cells in speeds] for column in (6, 7))
     scaling = " ".join((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").split())

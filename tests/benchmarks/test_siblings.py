@@ -95,13 +95,19 @@ def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_
 
 
 @pytest.mark.parametrize("study", [name for name in STUDIES if name.startswith("pretrained_")])
-def test_the_page_on_sft_has_what_smollm2_reaches_in_the_published_runs(study: str) -> None:
-    [row] = (row for name, row in published(study).items() if "Reflect-RL" in name)
-    columns = ("runs", "before training", "SFT", "mean", "blank", "of other states")
-    shares = (row[column].split()[0].strip("%*") for column in columns)
-    recipe = STUDIES[study].arms[0].recipe
-    said = f"| `{recipe}` | {' | '.join(shares)} | {float(row['minutes']):.0f} |"
-    assert said in (HERE.parent / "docs" / "sft.md").read_text(encoding="utf-8")
+def test_the_readme_and_the_recipe_say_what_a_pretrained_model_learned_as_its_table_does(study: str) -> None:
+    rows = published(study)
+    row, silent = rows["**Reflect-RL**"], rows.get("without reflection", {"mean": "-"})
+    columns = ("before training", "SFT", "mean", "worst", "blank", "of other states")
+    before, sft, mean, worst, blank, others = (row[column].split()[0].strip("%*") for column in columns)
+    alone, minutes = silent["mean"].split()[0], f"{float(row['minutes']):.0f}"
+    recipe, root = STUDIES[study].arms[0].recipe, HERE.parent
+    shown = (row["runs"], before, sft, f"**{mean}**", f"**{worst}**", blank, others, alone, minutes)
+    assert f"| `{recipe}` | {' | '.join(shown)} |" in (root / "README.md").read_text(encoding="utf-8")
+    head = (root / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8").partition("\n# reflectrl run")[0]
+    said = " ".join(head.replace("\n#", "").split())
+    assert f"{minutes} processor minutes of training" in said
+    assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in said
 
 
 def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_without() -> None:
