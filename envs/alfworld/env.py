@@ -69,8 +69,8 @@ class AlfWorld(NatLangEnv):
             conditions that hold after the step, and 50 more for the win (GTR, equation 6).
         ends: with ``rules``, an episode ends with the win or after ``horizon`` steps; with ``stuck``, also at the fifth
             equal command in a row or at the 41st command, which is rewarded with -3, as in GTR's code.
-        menu: maximum number of commands of a game's menus, "go to" commands included; there are so many labels. A game
-            that shows more is refused. With ``prompt.labels=letters`` at most 52 can be told apart.
+        menu: maximum number of commands in a menu, "go to" commands included, and so the number of labels. A game that
+            offers more commands is refused. ``prompt.labels=letters`` needs a maximum of 52 or less.
 
     """
 
