@@ -20,7 +20,7 @@ FEW, FEW_SHORT, FEW_SPARSE = 4, 3, 64
 """Embeddings are picked out of an array that is more than so many times as large, else all of it is read: whole
 embeddings, shortened ones, and a query's few dimensions of sparse ones."""
 SHORT = 32
-"""Dimensions of the shortened embeddings that bound a similarity."""
+"""Dimensions of the shortened embeddings that bound a similarity, which end with the length of what is left out."""
 MANY = 1024
 """Minimum number of texts for which bounds cost less than they save."""
 SLACK = 1e-5
@@ -58,6 +58,8 @@ class Column:
         found = [[(place, numbers[text]) for place, text in enumerate(row) if text] for row in rows]
         self.counts: Indexes = np.array([len(row) for row in found], np.int64)
         """(N,) number of texts of each episode."""
+        self.held: Numbers = (self.counts > 0).astype(np.float32)
+        """(N,) 1 for an episode with texts, else 0."""
         self._starts: Indexes = np.cumsum(self.counts) - self.counts
         self._places: Indexes = np.array([place for row in found for place, _ in row], np.int64)
         self._texts: Indexes = np.array([text for row in found for _, text in row], np.int64)
@@ -120,20 +122,16 @@ class Column:
     def _bounds(self, vector: Numbers, texts: Indexes) -> Numbers | None:
         """Return numbers that the query's similarities to these texts do not exceed; ``None`` where they do not pay.
 
-        The product of two vectors is at most that of their parts along the ``SHORT`` longest axes of the embeddings,
-        plus the product of the lengths of the other parts.
+        The product of two vectors is at most that of their parts along some axes, plus the product of the lengths of
+        the other parts. These axes are the embeddings' longest.
 
         """
         if self._holders is not None or len(texts) < MANY or len(vector) < FEW * SHORT or _sparse(vector):
             return None
-        axes, short, rest = self._shortened
-        asked = vector @ axes
-        left = float(np.linalg.norm(vector - axes @ asked))
-        bounds: Numbers
-        if self._few(texts, FEW_SHORT):
-            bounds = short.take(texts, axis=0) @ asked + left * rest.take(texts)
-        else:
-            bounds = (short @ asked + left * rest)[texts]
+        axes, shortened = self._shortened
+        asked = _shorten(vector, axes)
+        few = self._few(texts, FEW_SHORT)
+        bounds: Numbers = shortened.take(texts, axis=0) @ asked if few else (shortened @ asked)[texts]
         return bounds + SLACK
 
     def _few(self, texts: Indexes, times: int = FEW) -> bool:
@@ -142,12 +140,10 @@ class Column:
 
     def _similarities(self, text: str, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the query's similarities to the texts at these indices, equal in ``DECIMALS`` for equal texts."""
-        values = np.full(len(texts), -np.inf, np.float32)
-        if len(self._vectors):
-            values = self._products(vector, texts)
-        if self._holders is not None:
-            values = np.maximum(values, self._shared_words(text)[texts])
-        return values
+        if self._holders is None:
+            return self._products(vector, texts)
+        shared = self._shared_words(text)[texts]
+        return np.maximum(shared, self._products(vector, texts)) if len(self._vectors) else shared
 
     def _products(self, vector: Numbers, texts: Indexes) -> Numbers:
         """Return the products of ``vector`` and the embeddings of the texts at these indices."""
@@ -164,12 +160,11 @@ class Column:
         return np.ascontiguousarray(self._vectors.T)
 
     @cached_property
-    def _shortened(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The longest axes, ``(width, SHORT)``, the embeddings along them, and the length of the rest of each."""
+    def _shortened(self) -> tuple[Numbers, Numbers]:
+        """The longest axes, ``(width, SHORT - 1)``, and the shortened embeddings of the different texts."""
         vectors = self._vectors
-        axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, -SHORT:].astype(np.float32)
-        short = vectors @ axes
-        return axes, short, np.linalg.norm(vectors - short @ axes.T, axis=1)
+        axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, 1 - SHORT :].astype(np.float32)
+        return axes, _shorten(vectors, axes)
 
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words that each text holds; for first words, 1 if both agree."""
@@ -178,6 +173,12 @@ class Column:
         for word in asked:
             shared[(self._holders or {}).get(word, [])] += 1 / len(asked)
         return shared
+
+
+def _shorten(vectors: Numbers, axes: Numbers) -> Numbers:
+    """Return each vector's parts along the axes and, last, the length of the rest of it: ``(..., axes + 1)``."""
+    along = vectors @ axes
+    return np.concatenate([along, np.linalg.norm(vectors - along @ axes.T, axis=-1, keepdims=True)], axis=-1)
 
 
 def _sparse(vector: Numbers) -> bool:

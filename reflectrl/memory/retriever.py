@@ -16,6 +16,8 @@ from reflectrl.memory.experience import Experience, PicturedStep, Step
 
 FIRST_LOOK = 16
 """Number of episodes compared with a key first: those that may be most similar."""
+EQUAL = 2 * 10.0**-DECIMALS
+"""Scores that differ by more are not equal in ``DECIMALS``."""
 EPISODES_KEPT = 256
 """Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
 
@@ -165,7 +167,7 @@ class Retriever:
         others = np.delete(np.arange(count), own) if own else np.arange(count)
         key = query.key if query.key is not None and query.key.text and self._key_weight else None
         if key is None:
-            ranked = self._ranked(_mean(sums, weights), others, windows.k)
+            ranked = self._ranked(sums * _inverse(weights), others, windows.k)
             return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
         by = self.pictures if key.kind == "picture" and self.pictures is not None else self._embedder
         vector = by.embed([key.text])[0]
@@ -193,23 +195,24 @@ class Retriever:
         column = self._keys[key.kind]
         # without other components, the largest possible similarity tells no episode from another
         steps = (_ones, column.bounds) if weights.any() else (column.bounds,)
-        weight = self._key_weight * (column.counts > 0)
+        weight = self._key_weight * column.held
         weights = weights + weight
+        inverse = _inverse(weights)
         scores = np.full(len(sums), -np.inf, np.float32)
 
         def look(chosen: Indexes, least: float | None = None) -> None:
             needed = None if least is None else (least * weights[chosen] - sums[chosen]) / self._key_weight
             nearest = column.best(key.text, vector, chosen, needed)
-            scores[chosen] = _mean(sums[chosen] + weight[chosen] * nearest, weights[chosen])
+            scores[chosen] = (sums[chosen] + weight[chosen] * nearest) * inverse[chosen]
 
         first, least = max(FIRST_LOOK, k), None
         for bounds in steps:
             if len(among) <= first or (similar := bounds(vector, among)) is None:
                 continue
-            most = _mean(sums[among] + weight[among] * similar, weights[among])
-            likely = among[np.argpartition(-most, first)[:first]]
+            most = (sums[among] + weight[among] * similar) * inverse[among]
+            likely = among[np.argpartition(most, -first)[-first:]]
             look(likely)
-            least = np.partition(scores[likely], -k)[-k] - 10.0**-DECIMALS
+            least = float(np.partition(scores[likely], -k)[-k]) - EQUAL
             among = among[most >= least]
         look(among, least)
         return self._ranked(scores, among, k)
@@ -233,7 +236,7 @@ def _compare(
     for name, (weight, column) in tasks.items():
         if text := getattr(query, name):
             sums += weight * column.best(text, embedder.embed([text])[0])
-            weights += weight * (column.counts > 0)
+            weights += weight * column.held
     return sums, weights
 
 
@@ -242,6 +245,6 @@ def _ones(_: Numbers, among: Indexes) -> Numbers:
     return np.ones(len(among), np.float32)
 
 
-def _mean(sums: Numbers, weights: Numbers) -> Numbers:
-    """Divide the sums by the weights; 0 where a weight is 0."""
-    return np.divide(sums, weights, out=np.zeros_like(sums), where=weights > 0).astype(np.float32)
+def _inverse(weights: Numbers) -> Numbers:
+    """Return one over each weight; 0 for a weight of 0."""
+    return np.divide(1, weights, out=np.zeros_like(weights), where=weights > 0)
