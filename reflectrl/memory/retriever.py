@@ -210,9 +210,10 @@ class Retriever:
             if len(among) <= first or (similar := bounds(vector, among)) is None:
                 continue
             most = (sums[among] + weight[among] * similar) * inverse[among]
-            likely = among[np.argpartition(most, -first)[-first:]]
-            look(likely)
-            least = float(np.partition(scores[likely], -k)[-k]) - EQUAL
+            if least is None:
+                likely = among[np.argpartition(most, -first)[-first:]]
+                look(likely)
+                least = float(np.partition(scores[likely], -k)[-k]) - EQUAL
             among = among[most >= least]
         look(among, least)
         return self._ranked(scores, among, k)
