@@ -27,6 +27,11 @@ def _thoughts(game: str, *further: Arm) -> tuple[Arm, ...]:
     )
 
 
+def _lambdas(game: str) -> tuple[Arm, ...]:
+    weights = {"lambda_0": "0", "lambda_02": "0.2", "lambda_1": "1"}
+    return tuple(Arm(name, f"RL4VLM, lambda {each}", f"gym_cards/nano_{game}_{name}") for name, each in weights.items())
+
+
 def _remembering(embedder: str) -> Arm:
     changed = () if embedder == "hashing" else (f"eval.memory.embedder={embedder}",)
     return Arm(embedder, f"embedder `{embedder}`", "rap/nano_trials", changed)
@@ -65,14 +70,12 @@ STUDIES: Mapping[str, Study] = {
         "NumberLine in words",
         _thoughts(
             "number_line",
-            Arm("lambda_0", "RL4VLM, lambda 0", "gym_cards/nano_number_line_lambda_0"),
-            Arm("lambda_02", "RL4VLM, lambda 0.2", "gym_cards/nano_number_line_lambda_02"),
-            Arm("lambda_1", "RL4VLM, lambda 1", "gym_cards/nano_number_line_lambda_1"),
+            *_lambdas("number_line"),
             Arm("latest", "GTR, only the newest corrections", "gym_cards/nano_number_line_gtr_latest"),
             Arm("choice", "a thought, then a label (`thought_choice`)", "gym_cards/nano_number_line_thought_choice"),
         ),
     ),
-    "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points")),
+    "thoughts_ez_points": Study("EZPoints in words", _thoughts("ez_points", *_lambdas("ez_points"))),
     "thoughts_points24": Study("Points24 in words", _thoughts("points24")),
     "thoughts_blackjack": Study("Blackjack in words", _thoughts("blackjack")),
     "thoughts_credit": Study(
