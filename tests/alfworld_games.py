@@ -14,6 +14,11 @@ PLANS = dict(zip(FAMILIES, (14, 304, 419, 14, 29, 316), strict=True))
 HOUSES = tuple(sorted(set(PLANS.values())))
 
 
+TRIAL = "trial_T20190907_060234_011675"
+FOLDERS = {"train": "train", "validation": "valid_seen", "test": "valid_unseen"}
+"""ALFWorld's folder of each split."""
+
+
 def write_game(folder: Path, game: Game, **further: object) -> Path:
     """Write the two files of a game as ALFWorld does, and return the path of ``game.tw-pddl``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -25,6 +30,11 @@ def write_game(folder: Path, game: Game, **further: object) -> Path:
     }
     (folder / "traj_data.json").write_text(json.dumps(trajectory), encoding="utf-8")
     return folder / "game.tw-pddl"
+
+
+def publish(folder: Path, game: Game, **further: object) -> Path:
+    """Write a game where ALFWorld has it in the folder of a split."""
+    return write_game(folder / game.name.partition("/")[0] / TRIAL, game, **further)
 
 
 def older(game: Game) -> Game:

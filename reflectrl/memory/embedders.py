@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, read_jsonl
 
 Vectors = npt.NDArray[np.float32]
+KEPT = 200_000
+"""Number of texts whose vectors a cache keeps in memory: more than a store of ten thousand episodes has."""
 _WORD = re.compile(r"\w+")
 
 
@@ -78,7 +81,7 @@ class _Row:
 
 
 class EmbeddingCache:
-    """Embeds each text once; with a folder, the vectors are also kept for later processes.
+    """Embeds each text once, of the ``KEPT`` used last; with a folder, the vectors are also kept for later processes.
 
     The file in the folder is named by the embedder's fingerprint, so vectors of different models are never mixed.
     """
@@ -87,7 +90,7 @@ class EmbeddingCache:
         """Cache the vectors of ``embedder`` in memory and, where ``folder`` is given, in a file there."""
         self.fingerprint, self.width = embedder.fingerprint, embedder.width
         self._embedder = embedder
-        self._vectors: dict[str, Vectors] = {}
+        self._vectors: OrderedDict[str, Vectors] = OrderedDict()
         self._file = None
         if folder is not None:
             name = hashlib.sha256(self.fingerprint.encode()).hexdigest()[:16]
@@ -108,7 +111,12 @@ class EmbeddingCache:
             self._vectors.update(zip(missing, fresh, strict=True))
             if self._file is not None:
                 append_jsonl(self._file, _rows(missing, fresh))
-        return np.array([self._vectors[text] for text in texts], np.float32).reshape(len(texts), self.width)
+        found = np.array([self._vectors[text] for text in texts], np.float32).reshape(len(texts), self.width)
+        for text in texts:
+            self._vectors.move_to_end(text)
+        while len(self._vectors) > KEPT:
+            self._vectors.popitem(last=False)
+        return found
 
 
 def _rows(texts: Sequence[str], vectors: Vectors) -> Iterable[_Row]:

@@ -19,6 +19,7 @@ class GrowingMemory(Memory):
         retriever_of: makes a retriever from a snapshot of the store; called with each new snapshot.
         key: see ``Memory``.
         planner: see ``Memory``.
+        thinks: see ``Memory``.
         max_chars: see ``Memory``.
 
     """
@@ -30,9 +31,11 @@ class GrowingMemory(Memory):
         *,
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
+        thinks: bool = True,
         max_chars: int = 2000,
     ) -> None:
-        super().__init__(retriever_of(store.snapshot()), key=key, planner=planner, max_chars=max_chars)
+        first = retriever_of(store.snapshot())
+        super().__init__(first, key=key, planner=planner, thinks=thinks, max_chars=max_chars)
         self._store = store
         self._retriever_of = retriever_of
 

@@ -55,6 +55,8 @@ class Memory:
             those of the states after each action, by the retriever's ``pictures``; or nothing.
         planner: derives keys from reflections and thoughts, for the key ``planner``. Absent: keys are parsed from the
             words of the seat ``planner``, which are its plan if they hold no key.
+        thinks: whether the policy writes thoughts. If not, ``before`` has none at play, but in SFT rows it has what the
+            teacher said at the step before; that is no key then.
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
             left is shortened. No step is cut.
 
@@ -66,12 +68,14 @@ class Memory:
         *,
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
+        thinks: bool = True,
         max_chars: int = 2000,
     ) -> None:
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
         self._planner = planner
+        self._thinks = thinks
         self._max_chars = max_chars
 
     @property
@@ -86,7 +90,7 @@ class Memory:
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return the windows for each view as text."""
-        written = [_thought(view) if self._planner is not None else view.said.get("planner", "") for view in views]
+        written = [self._thought(view) if self._planner is not None else view.said.get("planner", "") for view in views]
         if self._planner is not None and self._key == "planner":
             asked = [number for number, thought in enumerate(written) if thought]
             words = self._planner.keys([written[number] for number in asked], [draws[number] for number in asked])
@@ -125,14 +129,13 @@ class Memory:
         keys: list[Key] = []
         if self._key in ("observation", "either") and view.past:
             keys.append(Key("observation", news(view.observation.text, view.past[-1])))
-        if self._key in ("action", "either") and (words := _thought(view) or "".join(view.past[-1:])):
+        if self._key in ("action", "either") and (words := self._thought(view) or "".join(view.past[-1:])):
             keys.append(Key("action", words))
         return tuple(keys)
 
-
-def _thought(view: View) -> str:
-    """Return the reflection, or else the policy's thought at the step before; empty without either."""
-    return view.said.get("reflector") or view.before.get("policy", "")
+    def _thought(self, view: View) -> str:
+        """Return the reflection, or else the policy's thought at the step before; empty without either."""
+        return view.said.get("reflector") or (view.before.get("policy", "") if self._thinks else "")
 
 
 def parsed_key(words: str) -> Key | None:

@@ -71,7 +71,7 @@ class Window:
 
     experience: Experience
     score: float
-    """Weighted mean of the similarities compared, in [-1, 1]."""
+    """Weighted mean of the similarities compared, in [-1, 1], to ``DECIMALS``."""
     best: int | None
     """Step that the key matched; ``None`` without a key, or if the episode has nothing to compare with it."""
     m: int
@@ -225,7 +225,7 @@ class Retriever:
             least = np.partition(rounded, -k)[-k]
             among, rounded = among[rounded >= least], rounded[rounded >= least]
         order = np.argsort(-rounded, kind="stable")[:k]
-        ranked = ((int(each), float(scores[each])) for each in among[order])
+        ranked = ((int(among[each]), round(float(rounded[each]), DECIMALS)) for each in order)
         return [(each, score) for each, score in ranked if score >= self._min_score]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from alfworld_games import FOLDERS, HOUSES, publish
 from thinkers import Thinks
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, rec
 from reflectrl.config.rlft import Term
 from reflectrl.core import Trajectory, make_env
 from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.envs.alfworld.games import make_games
 from reflectrl.players import RandomPolicy, ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -98,20 +100,31 @@ def two_episodes(name: str, options: str, layout: PromptFormat, roles: tuple[str
     return rollout([env], episodes, policy=policy, seats=seats, layout=layout)
 
 
+@pytest.fixture(scope="module")
+def published_games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where ALFWorld's published games would be, there are two of our own."""
+    root = tmp_path_factory.mktemp("published")
+    for game in make_games("all", "train", 2, scenes=HOUSES):
+        publish(root / "json_2.1.1" / FOLDERS["train"], game)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ALFWORLD_DATA", str(root))
+        yield
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("published_games")
 @pytest.mark.parametrize("name", NAMES)
 def test_x1_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment_with_a_player_in_every_seat(
     name: str, tmp_path: Path
 ) -> None:
     recipe = load_recipe(name)
     check_recipe(recipe)
-    if recipe.env.options.get("dataset") != "alfworld:published":  # its games have to be downloaded
-        layout, roles = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions), seated(recipe)
-        played = two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout, roles)
-        assert [{role for turn in each.turns for role in turn.said} for each in played] == [set(roles)] * 2
-        assert {turn.decision.choice.written is None for each in played for turn in each.turns} == {
-            recipe.prompt.action_mode == "enumerated"
-        }
+    layout, roles = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions), seated(recipe)
+    played = two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout, roles)
+    assert [{role for turn in each.turns for role in turn.said} for each in played] == [set(roles)] * 2
+    assert {turn.decision.choice.written is None for each in played for turn in each.turns} == {
+        recipe.prompt.action_mode == "enumerated"
+    }
     shown = CliRunner().invoke(app, ["recipes", "show", name])
     assert (shown.exit_code, shown.output) == (0, dump_recipe(recipe))
     (tmp_path / "dumped.yaml").write_text(shown.output, encoding="utf-8")

@@ -44,6 +44,15 @@ def test_a_cache_embeds_each_text_once_over_processes_and_survives_a_kill(tmp_pa
     assert second.asked == ["b"]
 
 
+def test_a_cache_keeps_the_texts_used_last(monkeypatch):
+    monkeypatch.setattr("reflectrl.memory.embedders.KEPT", 2)
+    embedder = OneHot()
+    cache, plain = EmbeddingCache(embedder), OneHot()
+    for texts in (["a", "b"], ["a"], ["c"], ["a", "c"], ["b", "a", "c"]):
+        assert np.array_equal(cache.embed(texts), plain.embed(texts))
+    assert embedder.asked == ["a", "b", "c", "b"]
+
+
 def test_vectors_of_another_embedder_are_not_used(tmp_path):
     for width in (8, 16):
         cache = EmbeddingCache(HashingEmbedder(width), tmp_path)
@@ -103,9 +112,11 @@ def test_r9_minilm_finds_the_mug_alike_in_any_batch():
         raise
     with no_network():
         embedder = minilm()
-    many = embedder.embed([*TEXTS, "open cabinet 2"])
+        many = embedder.embed([*TEXTS, "open cabinet 2"])
+        again = embedder.embed([*TEXTS, "open cabinet 2"])
+        alone = [embedder.embed([text])[0] for text in TEXTS]
     near = many @ many[2]
     assert near[1] == pytest.approx(0.62, abs=0.01)
     assert sorted(near)[-2:] == [near[1], near[2]]
-    assert np.array_equal(embedder.embed([*TEXTS, "open cabinet 2"]), many)
-    assert np.allclose([embedder.embed([text])[0] for text in TEXTS], many[:-1], rtol=0, atol=1e-6)
+    assert np.array_equal(again, many)
+    assert np.allclose(alone, many[:-1], rtol=0, atol=1e-6)

@@ -104,6 +104,12 @@ def test_a_key_that_nothing_resembles_leaves_the_order_of_task_and_plan_and_min_
     assert ranked(Query(), min_score=0.4) == []
 
 
+@pytest.mark.parametrize("task", ["household 19 tomato", "buy red shoes size nine", "put cup"])
+def test_an_equal_task_reaches_the_highest_score_however_its_sums_are_rounded(task):
+    [found] = Retriever([past(task, ("go", ""))], HashingEmbedder(), min_score=1.0).retrieve(Query(task))
+    assert found.score == 1
+
+
 def test_the_episode_of_the_task_itself_can_be_left_out():
     assert [task for task, _ in ranked(Query("put cup", task_id="put cup"))] == ["put mug", "heat egg"]
 

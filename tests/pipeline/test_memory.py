@@ -59,6 +59,21 @@ def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to
         export_run(run)
 
 
+def test_sft_rows_show_a_policy_without_thoughts_what_the_memory_shows_it_at_play(tmp_path: Path):
+    silent = ("players.reflector.player=none", "players.memory.key=action", "data.negatives=0", "data.samples=60")
+    run = tmp_path / "run"
+    play_stages(small_recipe(*silent, name="rap/nano"), run, "gen-data")
+    players = RunPlayers(read_recipe(run), RunFolder(run))
+    _, taught = read_trajectories(run / "data" / "teacher.jsonl")
+    episodes = [Episode(each.task, each.seed) for each in taught]
+    seats = players.playing(None, memory=players.recipe.players.memory)
+    played = rollout([players.env({})], episodes, policy=ExpertPolicy(), seats=seats, layout=players.layout)
+    shown = {(each.task.id, step): turn.said["memory"].text for each in played for step, turn in enumerate(each.turns)}
+    rows = read_rows(run / "sft" / "policy-no-reflection.jsonl")
+    assert len({shown[row.task, row.step] for row in rows}) > 3
+    assert all(shown[row.task, row.step] in row.prompt.said for row in rows)
+
+
 def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observation_finds(trained_run: TrainedRuns):
     run = trained_run(name="rap/nano")
     players = RunPlayers(read_recipe(run), RunFolder(run))

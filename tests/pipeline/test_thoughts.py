@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from command_line import reflectrl
 from interruptions import kill_and_resume_rlft
-from trained_runs import play_stages, small_recipe
+from trained_runs import SHORT, play_stages, small_recipe
 
 import reflectrl as rl
 from reflectrl.config import load_recipe
@@ -83,21 +83,28 @@ def test_thoughts_are_learned_from_misread_states_and_rl_makes_them_better(tmp_p
     assert after > 0.8
 
 
+def test_l9_a_policy_without_thoughts_goes_through_all_stages(tmp_path):
+    play_stages(load_recipe("gym_cards/nano_number_line_nothought", SHORT), tmp_path / "run")
+    assert "rlft" in {row["policy"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl")}
+
+
 @pytest.mark.slow
 def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_without_a_weight_texts_fall_apart(tmp_path):
     """Compare three trainings from one SFT; ``benchmarks/siblings.py thoughts_number_line`` has five seeds."""
     short = ["seed=20", "rlft.stages.0.iterations=8"]
+    term_alone = "rlft.rewards.format=0.0"  # the recipe of GTR rewards the format too
     whole, arms = load_recipe("gym_cards/nano_number_line_rl4vlm", short), {}
     play_stages(whole, tmp_path / "whole", *STAGES[:2])
     arms["thought and action"] = whole
     arms["the action alone"] = load_recipe(whole, ["rlft.thought_lambda=0.0"])
-    arms["with a corrector"] = load_recipe("gym_cards/nano_number_line_gtr", short)
-    ends = {}
+    arms["with a corrector"] = load_recipe("gym_cards/nano_number_line_gtr", [*short, term_alone])
+    begins, ends = {}, {}
     for name, recipe in arms.items():
         run = shutil.copytree(tmp_path / "whole", tmp_path / name)
         play_stages(recipe, run, "rlft")
         lines = [line for _, line in read_jsonl(run / METRICS)]
         assert 0.3 < lines[0]["success"] < 0.6
+        begins[name] = lines[0]["illegal"]
         assert max(line["logprob_gap"] for line in lines) < 1e-4  # thought and action are scored as they were sampled
         ends[name] = SimpleNamespace(
             **{key: fmean(line[key] for line in lines[-3:]) for key in ("success", "illegal", "thought_misread")}
@@ -105,7 +112,7 @@ def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_withou
     both, alone, corrected = ends.values()
     assert both.success > 0.7
     assert alone.success < 0.55
-    assert alone.illegal > max(0.3, 2 * both.illegal)
+    assert alone.illegal > max(0.3, 2 * both.illegal, begins["the action alone"])
     assert corrected.thought_misread < both.thought_misread
     assert corrected.success > both.success - 0.05
 

@@ -218,7 +218,8 @@ def test_a_rating_is_asked_for_again_and_a_missing_one_is_absent(endpoint: Scrip
     seated = Seated(endpoint, max_attempts=3)
     [kept] = seated.rate(walk(3))
     assert kept.turns[-1].rewards["rater"] == 1.0
-    assert seated.model.client.usage.calls == 1 + 3  # one for the summary, one for the rating, and two more
+    usage = seated.model.client.usage
+    assert (usage.calls, usage.retries) == (1 + 3, 2)  # one call for the summary, one for the rating, and two more
     assert "Answer with exactly one of these numbers" in endpoint.requests[-1].chat[-1]["content"]
     [dropped] = seated.rate(walk(4))
     assert all("rater" not in turn.rewards for turn in dropped.turns)

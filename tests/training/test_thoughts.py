@@ -13,7 +13,7 @@ from run_folders import episode
 from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config
 
-from reflectrl.config.rlft import RLFTSettings, ThoughtTerm
+from reflectrl.config.rlft import RLFTSettings, Stage, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Utterance, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
@@ -215,18 +215,16 @@ def trainer_of(folder, term=None, seats=(), **options):
     return model, ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS)
 
 
-def trained(folder, term=None, *seats):
-    """Return the weights after two iterations."""
-    model, trainer = trainer_of(folder, term, seats)
+def test_g2_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
+    plain, trainer = trainer_of(tmp_path / "rl4vlm")
     trainer.train()
-    return model.state_dict()
-
-
-def test_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
-    plain = trained(tmp_path / "rl4vlm")
     for words, same in (("", True), ("Up.", False)):
-        weights = trained(tmp_path / f"gtr{words}", ThoughtTerm(), Seat("corrector", Says(words), when="after_act"))
-        assert all(torch.equal(weights[name], plain[name]) for name in plain) == same
+        seat = Seat("corrector", Says(words), when="after_act")
+        corrected, trainer = trainer_of(tmp_path / f"gtr{words}", ThoughtTerm(), [seat])
+        trainer.train()
+        assert (trainer.imitation.corrections == []) == same
+        pairs = zip(plain.state_dict().values(), corrected.state_dict().values(), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs) == same
 
 
 def reported(folder, term=None, *seats, **options):
@@ -252,14 +250,15 @@ def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_numb
     assert losses[2.0] - losses[0.0] == pytest.approx(2 * (losses[1.0] - losses[0.0]))
 
 
-@pytest.mark.parametrize(("aggregate", "kept"), [("all", 2), ("latest", 1)])
-def test_g4_after_two_iterations_the_corrections_of_both_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
+@pytest.mark.parametrize(("aggregate", "kept"), [("all", 3), ("latest", 1)])
+def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
     corrector = Seat("corrector", Says("Up."), when="after_act")
-    _, trainer = trainer_of(tmp_path, ThoughtTerm(aggregate=aggregate), [corrector])
+    term, stages = ThoughtTerm(aggregate=aggregate), [Stage("main", 3, env={"size": 6})]
+    _, trainer = trainer_of(tmp_path, term, [corrector], stages=stages)
     rounds = []
     trainer._on_iteration = lambda _, fresh: rounds.append(corrections_of(fresh, trainer.layout))
     trainer.train()
-    assert len(rounds) == 2
+    assert len(rounds) == 3
     assert trainer.imitation.corrections == [each for fresh in rounds[-kept:] for each in fresh]
     drawn = trainer.imitation._drawn(len(trainer.imitation.corrections), random.Random(0))
     assert (rounds[0][0] in drawn) == (aggregate == "all")
@@ -350,7 +349,8 @@ def test_a_local_corrector_is_frozen(tmp_path):
     model = gpt2(1, spread=0.3, n_positions=512)
     before = {name: each.clone() for name, each in model.state_dict().items()}
     corrector = LocalCorrector(LanguageModel(model, tokenizer()), max_length=512)
-    trained(tmp_path, ThoughtTerm(), Seat("corrector", corrector, when="after_act"))
+    _, trainer = trainer_of(tmp_path, ThoughtTerm(), [Seat("corrector", corrector, when="after_act")])
+    trainer.train()
     assert corrector._known  # it was asked
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
 

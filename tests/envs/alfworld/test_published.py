@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from alfworld_games import HOUSES, older, write_game
+from alfworld_games import FOLDERS, HOUSES, TRIAL, older, publish, write_game
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
@@ -22,16 +22,9 @@ from reflectrl.report.runs import read_runs
 from reflectrl.report.table import print_table
 from reflectrl.rollout.results import read_results
 
-TRIAL = "trial_T20190907_060234_011675"
-FOLDERS = {"train": "train", "validation": "valid_seen", "test": "valid_unseen"}
 GAMES = {split: make_games("all", split, 6, scenes=HOUSES) for split in SPLITS}
 """A small game of each family, the validation games in the older dialect."""
 GAMES["validation"] = tuple(map(older, GAMES["validation"]))
-
-
-def publish(folder, game, **further):
-    """Write a game as ALFWorld does."""
-    return write_game(folder / game.name.partition("/")[0] / TRIAL, game, **further)
 
 
 @pytest.fixture(scope="module")
