@@ -33,7 +33,7 @@ def train_rater(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps of 16 episodes each.")] = 300,
     learning_rate: Annotated[float, typer.Option(min=0.0, help="Peak learning rate.")] = 1e-3,
 ) -> None:
-    """Fine-tune a small model on the ratings of a run's recorded episodes, to rate in a rater's place."""
+    """Fine-tune a small model on the ratings of a run's recorded episodes, to replace a rater."""
     from reflectrl.pipeline.console import Reporter
     from reflectrl.pipeline.train_rater import train_rater
 
@@ -48,6 +48,6 @@ def train_rater(
             advance=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
         )
     say(
-        f"{out}: trained on {done.rows} rated episodes; gives {done.agreeing} of {done.held_out} others the level that "
-        "they have"
+        f"{out}: trained on {done.rows} rated episodes; agrees with the ratings of {done.agreeing} of {done.held_out} "
+        "held-out ones"
     )

@@ -26,7 +26,7 @@ class MemoryWeights(Section):
     task: NonNegative = 1.0
     """Weight of the similarity of goals."""
     task_type: NonNegative = 1.0
-    """Weight of belonging to the same group of tasks."""
+    """Weight of the similarity of the names of the tasks' groups."""
     plan: NonNegative = 1.0
     """Weight of the similarity of plans."""
     key: NonNegative = 1.0

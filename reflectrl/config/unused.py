@@ -17,7 +17,32 @@ def unused_settings(recipe: Recipe) -> list[str]:
     return list(_unused(recipe))
 
 
+USED_BY = {
+    "rater": {"segment": ("local", "remote"), "include_actions": ("local", "remote", "learned"), "accuracy": ("rule",)},
+    "planner": {"examples": ("local", "remote"), "max_new_tokens": ("local",)},
+}
+"""Kinds of a player that use a setting of its section."""
+
+
+def _unused_by_players(recipe: Recipe) -> Iterator[str]:
+    for role, settings in USED_BY.items():
+        section = getattr(recipe.players, role)
+        for name, kinds in settings.items() if section is not None else ():
+            if section.player not in kinds and getattr(section, name) != type(section).model_fields[name].default:
+                yield (
+                    f"players.{role}.{name}: it is used by player {' or '.join(kinds)}, but players.{role}.player is "
+                    f"{section.player}; remove it."
+                )
+    for at, memory in (("players.memory", recipe.players.memory), ("eval.memory", recipe.eval.memory)):
+        if memory is not None and memory.key in ("none", "picture") and memory.key_match != "embed":
+            yield f"{at}.key_match: it compares words, but {at}.key is {memory.key}; remove it."
+    trials, remembers = recipe.eval.trials, recipe.players.memory or recipe.eval.memory
+    if trials is not None and remembers is None and trials.begin_with != "nothing":
+        yield "eval.trials.begin_with: it is what a memory begins with, but the recipe has none; add eval.memory."
+
+
 def _unused(recipe: Recipe) -> Iterator[str]:
+    yield from _unused_by_players(recipe)
     env, reflector, rlft = recipe.env, recipe.players.reflector, recipe.rlft
     for limit in fields(WorkerLimits):
         if not env.workers and getattr(env, limit.name) != limit.default:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
+from reflectrl.core import InvalidInput
+from reflectrl.core.files import write_text
 from reflectrl.pipeline.endpoints import Endpoints
 from reflectrl.pipeline.models import RunModels
 from reflectrl.players import ExpertCorrector, Informed, Player, RuleCorrector
@@ -10,6 +15,37 @@ from reflectrl.raters import Questions, Rater, RaterModel, RuleRater, Scale
 from reflectrl.raters.corrector import LocalCorrector
 from reflectrl.raters.learned import LearnedRater
 from reflectrl.raters.local import LocalModel
+
+TRAINED_AS = "rater.json"
+"""File in the folder of a learned rater: the settings of the ratings that it was trained on."""
+
+
+def write_trained_as(section: RaterPlayerSection, folder: Path) -> None:
+    """Record which ratings a learned rater in ``folder`` was trained on: those of ``section``."""
+    write_text(folder / TRAINED_AS, json.dumps(_trained_as(section), indent=1) + "\n")
+
+
+def _trained_as(section: RaterPlayerSection) -> dict[str, object]:
+    return {"labels": section.labels, "include_actions": section.include_actions}
+
+
+def _check_trained_as(section: RaterPlayerSection) -> None:
+    """Check that a learned rater reads and rates as it was trained; one without the file is taken as it is.
+
+    Raises:
+        InvalidInput: it was trained with other labels, or with actions where it would see none, or the other way round.
+
+    """
+    path = Path(section.model.name) / TRAINED_AS
+    if not path.is_file():
+        return
+    then = json.loads(path.read_text(encoding="utf-8"))
+    for key, now in _trained_as(section).items():
+        if then.get(key) != now:
+            raise InvalidInput(
+                f"players.rater.{key} is {json.dumps(now)}, but the rater in {section.model.name} was trained with "
+                f"{json.dumps(then.get(key))}; give it the same, or train another with reflectrl train-rater."
+            )
 
 
 def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoints) -> Player:
@@ -21,6 +57,7 @@ def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoint
         return RuleRater(envs, scale, section.accuracy)
     questions = Questions(models.instructions, section.segment, section.include_actions, scale, images=section.images)
     if section.player == "learned":
+        _check_trained_as(section)
         lm = models.frozen(section.model, "rater")
         return LearnedRater(lm, questions, max_length=section.model.max_length)
     return Rater(_rating_model(section, scale, models, endpoints), questions, section.votes)

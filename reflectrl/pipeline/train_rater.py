@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import SFTPolicySection
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.layout import recorded_iterations, training_episodes_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.settings import checked
+from reflectrl.core.text import first_line
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.builtin import make_base
+from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model, save_model
+from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.judges import write_trained_as
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.prompts.views import View, view
 from reflectrl.raters import Questions, Scale
@@ -65,8 +72,10 @@ def train_rater(
         advance: called with (step, steps, loss) now and then.
 
     Raises:
-        InvalidInput: ``out`` exists or cannot be made, a setting that no recipe may have, or a run without a rater, or
-            with fewer than ``HELD_OUT`` recorded episodes that were rated.
+        InvalidInput: ``out`` exists or cannot be made, a setting that no recipe may have, ``max_length`` is too small
+            for the question alone, or a run without a rater, or with fewer than ``HELD_OUT`` recorded episodes that
+            were rated.
+        WorkFailed: the model cannot be written.
 
     """
     if out.exists():
@@ -93,13 +102,15 @@ def train_rater(
     ]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.TemporaryDirectory(prefix=".reflectrl-", dir=out.parent)
     except OSError as error:
         raise InvalidInput(f"{out} cannot be made: {error.strerror}; choose another --out.") from error
     seed = derive_seed(recipe.seed, "learned rater")
-    with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
+    with beside as place, _write_errors(out):
         corpus = [row.prompt.text + row.completion for row in rows]
         base = make_base(shape, Path(place) / "base", corpus=corpus, labels=scale.levels, seed=seed)
         lm = new_model(base, labels=scale.levels, seed=seed)
+        _check_length(lm, rows[0], scale, max_length)
         train_sft(
             lm,
             rows,
@@ -108,13 +119,39 @@ def train_rater(
             labels=scale.levels,
             max_length=max_length,
             max_new_tokens={"policy": 1},
-            drop_long_rows=True,
+            drop_long_rows=False,
             output_dir=Path(place) / "checkpoints",
             seed=seed,
             on_step=advance,
         )
-        save_model(lm, out)
+        made = Path(place) / "rater"
+        save_model(lm, made)
+        write_trained_as(section, made)
+        made.rename(out)
     return _compared(lm, questions, max_length, rated, len(rows))
+
+
+@contextmanager
+def _write_errors(out: Path) -> Iterator[None]:
+    """Turn errors of the disk into ``WorkFailed`` with one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise WorkFailed(f"the rater cannot be written to {out}: {reason or error}; choose another --out.") from error
+
+
+def _check_length(lm: LanguageModel, row: Row, scale: Scale, max_length: int) -> None:
+    """Check that a prompt fits once its episode is cut; the rest of it is the same for every episode.
+
+    Raises:
+        InvalidInput: it does not.
+
+    """
+    try:
+        PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, scale.levels), max_length).tokens(row.prompt)
+    except InvalidInput as error:
+        raise InvalidInput(f"--max-length {max_length} is too small for the question alone: {error}") from error
 
 
 def _rated(players: RunPlayers) -> Iterator[tuple[View, int]]:

@@ -250,6 +250,14 @@ SHADOWED = {
     "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}]": "rlft.stages.0.success_threshold: .*window=5",
     "eval={policies: [sft], controls: [blank], groups: ['']}": "eval.groups: .*eval.controls: .*rlft",
 }
+BESIDE = [
+    ("vtifa/nano", "players.rater.segment=3", "used by player local or remote, but players.rater.player is rule"),
+    ("vtifa/nano", "players.rater.include_actions=false", "players.rater.player is rule"),
+    ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
+    ("rap/nano_planner_local", "players.planner={player: expert, examples: 1}", "players.planner.player is expert"),
+    ("rap/nano_ranked", "players.memory.key=none", "key_match: it compares words, but players.memory.key is none"),
+    ("number_line/nano", "eval.trials={begin_with: teacher}", "begin_with: .*the recipe has none; add eval.memory"),
+]
 
 
 def test_settings_without_an_effect_are_refused_but_not_in_a_run_folder_that_has_them(tmp_path: Path) -> None:
@@ -264,6 +272,13 @@ def test_settings_without_an_effect_are_refused_but_not_in_a_run_folder_that_has
     assert load_recipe(saved, ["seed=1"]).seed == 1
     with pytest.raises(InvalidInput, match="a mistake:\n  env.deadline_s: "):
         load_recipe(saved, ["env.deadline_s=5"])
+
+
+@pytest.mark.parametrize(("name", "override", "fact"), BESIDE)
+def test_settings_of_another_player_than_the_recipe_s_are_refused(name: str, override: str, fact: str) -> None:
+    load_recipe(name)
+    with pytest.raises(InvalidInput, match=fact):
+        load_recipe(name, [override])
 
 
 @pytest.mark.parametrize("address", ["http://me:secret@host/v1", "https://host/v1?api_key=secret"])

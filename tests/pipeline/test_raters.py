@@ -140,12 +140,21 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
     for out in (tmp_path / "rater", tmp_path / "again"):
         done = reflectrl("train-rater", run, "--out", out, "--steps", "4", "--max-length", "256")
         assert done.code == 0, done.err
-    assert "trained on 21 rated episodes; gives" in done.out
+    assert "trained on 21 rated episodes; agrees with" in done.out
     assert (tmp_path / "rater" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
     model = (f"players.rater.model.name={out}", "players.rater.model.max_length=256", "rlft.stages.0.iterations=1")
     recipe = small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned")
     play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"))
     assert numbers(tmp_path / "run")["unrated"] == 0
+    for other, given in (("labels=[bad,good]", '["bad", "good"]'), ("include_actions=false", "false")):
+        unlike = small_recipe(*model, "eval.policies=[sft]", f"players.rater.{other}", name="vtifa/nano_learned")
+        name = other.partition("=")[0]
+        with pytest.raises(
+            InvalidInput, match=rf"players\.rater\.{name} is {re.escape(given)}, but .* was trained with"
+        ):
+            play_stages(unlike, trained_run.begin(unlike, tmp_path / name))
+    small = refused("train-rater", run, "--out", tmp_path / "other", "--max-length", "32")
+    assert "--max-length 32 is too small for the question alone" in small
     assert "is there already" in refused("train-rater", run, "--out", out)
     (tmp_path / "file").touch()
     assert "cannot be made" in refused("train-rater", run, "--out", tmp_path / "file" / "rater")
