@@ -14,7 +14,7 @@ plot run --out
 play number_line --expert --save
 export run --out
 recipes cp number_line/nano
-new-env vault --out"""
+new-env harbour --out"""
 """Commands that write to the path in their last argument."""
 
 

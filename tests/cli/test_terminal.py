@@ -9,7 +9,7 @@ from command_line import reflectrl
 
 NASTY = "n\x1b]0;x\x07\x1b[31m\x9b2J\u202en"
 COMMANDS = [
-    (["new-env", "vault", "--out", f"{NASTY}.new"], 0),
+    (["new-env", "harbour", "--out", f"{NASTY}.new"], 0),
     (["recipes", "cp", "number_line/nano", f"{NASTY}.copy"], 0),
     (["recipes", "cp", "number_line/nano", f"{NASTY}.dir"], 0),
     (["recipes", "show", f"{NASTY}.yaml"], 2),
