@@ -80,10 +80,12 @@ class HubServer:
         if path.endswith(".git/info/lfs/objects/batch"):
             links = {each["oid"]: {"upload": {"href": f"{self.url}/large/{each['oid']}"}} for each in asked["objects"]}
             return {"objects": [{**each, "actions": links[each["oid"]]} for each in asked["objects"]]}, 200
-        owner, name, what = path.removeprefix("/api/models/").split("/")[:3]
+        owner, name, what = [*path.removeprefix("/api/models/").split("/"), ""][:3]
         files = self.files.get(f"{owner}/{name}")
         if files is None:
             return {"error": "Repository not found"}, 404
+        if not what:
+            return {"id": f"{owner}/{name}", "private": self.private.get(f"{owner}/{name}", False)}, 200
         if what == "preupload":
             large = [file["path"].endswith(".safetensors") for file in asked["files"]]
             modes = [{"uploadMode": "lfs" if each else "regular", "shouldIgnore": False} for each in large]

@@ -64,7 +64,7 @@ def make_run(path, played=None, metrics=(), training=(), benchmark=""):
     return path
 
 
-def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metrics=()):
+def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metrics=(), split="test"):
     """Write a run folder of number_line/nano with the given success before and after RLFT."""
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", overrides)))
@@ -73,7 +73,7 @@ def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metric
     rows = []
     for policy, reflections, rate in won[1:] if silent else won:
         played = [episode(f"t-{n}", success=n < round(rate * episodes)) for n in range(episodes)]
-        row = summarise(policy, "none" if silent else reflections, "sampled", "test", played)
+        row = summarise(policy, "none" if silent else reflections, "sampled", split, played)
         rows.append(replace(row, metrics=replace(row.metrics, success=rate)))
     write_results(folder / "eval.jsonl", rows)
     if metrics:

@@ -20,6 +20,7 @@ from reflectrl.core.origin import usable_cores
 KEYS = {
     "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
     "AZURE_OPENAI_API_KEY": "dangerous_taxi/azure_teacher",
+    "GEMINI_API_KEY": "vtifa/paper",
     "HF_TOKEN": "models of the hub that need a login, and export --push-to-hub",
     "WANDB_API_KEY": "rlft.report_to=wandb",
 }

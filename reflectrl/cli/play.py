@@ -54,7 +54,11 @@ def play(
     hints: Annotated[bool, typer.Option("--hints", help="Show you the expert's reflections while you play.")] = False,
     save: Annotated[
         Path | None,
-        typer.Option("--save", metavar="FILE", help="Append successful episodes to FILE, for data.demonstrations."),
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Append successful episodes to FILE, for data.demonstrations; you write the reflections.",
+        ),
     ] = None,
 ) -> None:
     """Play an environment in the terminal, or watch a player.

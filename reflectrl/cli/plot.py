@@ -43,7 +43,7 @@ def plot(
     ] = None,
     figure: Annotated[
         int | None,
-        typer.Option(min=2, max=4, help="Figure of the paper: 2 methods, 3 negatives, 4 curriculum; names the lines."),
+        typer.Option(min=2, max=4, help="Figure of the paper: 2 methods, 3 negatives, 4 curriculum; labels the lines."),
     ] = None,
 ) -> None:
     """Draw learning curves of runs, with 95 % intervals over seeds."""

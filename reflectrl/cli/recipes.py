@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from reflectrl.cli.completion import complete_recipe
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
+from reflectrl.core.files import write_text
 
 app = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name that 'reflectrl recipes ls' prints.", autocompletion=complete_recipe)]
@@ -54,11 +56,10 @@ def cp(
         named = yaml.safe_dump({"name": path.stem}, allow_unicode=True).strip()  # quoted where it reads as a number
         text = re.sub(r"^name: .*$", named, text, count=1, flags=re.MULTILINE)
         text = text.replace(f"--recipe {name}\n", f"--recipe {path}\n", 1)
+    if os.path.lexists(path):
+        raise InvalidInput(f"{path} exists already; choose another name or remove it.")
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise InvalidInput(f"{path} exists already; choose another name or remove it.") from None
+        write_text(path, text)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place.") from error
     say(str(path))

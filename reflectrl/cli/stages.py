@@ -70,6 +70,8 @@ def gen_data(
     overrides: Overrides = None,
 ) -> None:
     """Stage 1a: write the teacher's episodes and the SFT rows."""
+    if dry_run and batch is not None:
+        raise InvalidInput("--dry-run and --batch were given, but the estimate is of single calls; leave one out.")
     _stages(("gen-data",), recipe, runs, run, overrides, max_cost=max_cost, dry_run=dry_run, batch=batch)
 
 

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from reflectrl.core.errors import InvalidInput
 
+MIN_SECRET_CHARS = 8
+"""Minimum length of a key that is masked in texts; a shorter one is a placeholder, and a part of many words."""
 _LOGIN = re.compile(r"(\w+://)[^\s/?#'\"<>]*@")
 _QUERY = re.compile(r"(\w+://[^\s?'\"<>]+)\?[^\s'\"<>]*")
 

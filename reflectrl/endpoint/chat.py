@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar
 import openai
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.addresses import without_credentials
+from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.chat import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import shortened
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
-from reflectrl.endpoint.endpoint import NO_KEY, OPENAI_URL, Endpoint
+from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
 from reflectrl.endpoint.labels import LabelWays, fields
 from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, classify_error, read_text, read_tokens
@@ -371,7 +371,7 @@ class ChatClient:
 
     def _clean(self, text: str) -> str:
         """Return ``text`` without the key and without lone surrogates, which only JSON can represent."""
-        hidden = text if self._key == NO_KEY else text.replace(self._key, "***")
+        hidden = text if len(self._key) < MIN_SECRET_CHARS else text.replace(self._key, "***")
         return hidden.encode(errors="replace").decode()
 
     def _count(self, **more: float) -> None:

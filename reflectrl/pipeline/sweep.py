@@ -110,6 +110,8 @@ def plan_runs(
     """
     keys = ["seed", *(key for key, _ in grid)]
     given = [*keys, *(each.partition("=")[0] for each in overrides)]
+    if keys.count("seed") > 1:
+        raise InvalidInput("seed was given to --grid; use --seeds for it, such as --seeds 0-4.")
     if twice := next((key for key in keys if given.count(key) > 1), None):
         raise InvalidInput(f"{twice} is set twice, by --seeds or --grid and once more; give it once.")
     short = [key.rpartition(".")[2] for key in keys]

@@ -80,6 +80,7 @@ def model_card(card: Card) -> str:
         metadata=yaml.safe_dump(_metadata(card), sort_keys=False),
         name=markdown(card.recipe.name),
         example=example.format(peft=" and peft" if card.adapter else ""),
+        play="" if card.recipe.dataset else "reflectrl play --run FOLDER\n",  # questions need files, not exported
     )
 
 
@@ -151,8 +152,8 @@ def _evaluation(run: Run) -> Iterator[str]:
         dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows if not row.group)
     )
     yield (
-        f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. The policies: "
-        "sft is after supervised fine-tuning, rlft after reinforcement learning, base before any training."
+        f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. Policies: sft is "
+        "after supervised fine-tuning, rlft after reinforcement learning, base and zero_shot are before any training."
     )
     for benchmark in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
         yield f"\nThe tasks are {markdown(benchmark)}."
@@ -220,7 +221,8 @@ def _limits(card: Card) -> Iterator[str]:
     )
     yield f"Menus have at most {card.agent.max_actions} actions, prompts {card.recipe.model.max_length} tokens."
     yield "It always chooses one of the actions that it is shown, however bad all of them are."
-    yield "Reflections are a model's words: they may be wrong, and they are no explanation of what the policy does."
+    if card.recipe.players.reflector.player not in ("none", "expert"):
+        yield "Reflections are a model's words: they may be wrong, and they are no explanation of what the policy does."
     if card.policy != "policy" and card.recipe.rlft:
         yield "Its reinforcement learning was not done when it was exported."
     if card.base is None or card.base.license is None:

@@ -24,7 +24,7 @@ RESAMPLES = 10_000
 """Number of bootstrap samples of an interval, drawn from a fixed seed so that equal runs give equal intervals."""
 FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
-"""Groups runs by their whole recipe except name, description and seed."""
+"""Groups runs by their recipe's name and all of its settings except description and seed."""
 _FREE = ("name", "description", "seed")
 
 

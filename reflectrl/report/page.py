@@ -98,8 +98,10 @@ def _comparison(runs: Sequence[Run]) -> str:
     """Return the table that ``reflectrl compare`` prints; empty for one run, or where RLFT was not evaluated."""
     if len(runs) == 1 or not (rows := next(filter(None, map(judged_rows, runs)), None)):
         return ""
-    lines = [list(map(escaped, group_cells(summary))) for summary in compare(runs, rows)[0]]
-    return f'<h3>Comparison</h3>{table("Comparison", HEADS, lines, words=1)}<p class="note">{_COMPARED}</p>'
+    groups, left_out = compare(runs, rows)
+    lines = [list(map(escaped, group_cells(summary))) for summary in groups]
+    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, left_out)))
+    return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 
 def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:

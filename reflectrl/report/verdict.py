@@ -15,6 +15,8 @@ LARGE_FALL = 0.1
 """Minimum fall from the best success rate of a training that is worth a sentence."""
 _OF_THE_PLAYER = ("players.reflector.", "reflector_model", "eval.", "name", "description", "seed")
 """Keys in which a run with reflections and one without may differ and still be compared."""
+_PLAYED = ("eval.split", "eval.tasks", "eval.max_tasks", "eval.env")
+"""Keys of the evaluation in which they may not, because they decide what is played."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,13 @@ def _worth(reflecting: Estimate, silent: Estimate, numbers: str) -> str:
 
 
 def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return the settings of a run, except those of the reflecting player and of the evaluation."""
+    """Return the settings of a run, except those of the reflecting player and of how the evaluation is done."""
     return tuple(
-        sorted((key, repr(value)) for key, value in run.settings.items() if not key.startswith(_OF_THE_PLAYER))
+        sorted(
+            (key, repr(value))
+            for key, value in run.settings.items()
+            if key.startswith(_PLAYED) or not key.startswith(_OF_THE_PLAYER)
+        )
     )
 
 

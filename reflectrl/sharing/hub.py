@@ -45,7 +45,8 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     """Create the repository ``name`` if there is none, upload ``folder``, and return its address.
 
     Raises:
-        InvalidInput: see ``check_push``; the token lacks the permission.
+        InvalidInput: see ``check_push``; the token lacks the permission, or a repository that should be private exists
+            and is public.
         WorkFailed: the hub cannot be reached, or refused the upload.
 
     """
@@ -56,6 +57,11 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="reflectrl")
     try:
         url = api.create_repo(name, private=private or None, exist_ok=True)
+        if private and not api.repo_info(name).private:  # the hub leaves a repository as public as it is
+            raise InvalidInput(
+                f"--private was given but {name!r} is on the hub already and public; nothing was uploaded: make it "
+                "private there, choose another name, or leave out --private."
+            )
         api.upload_folder(
             folder_path=folder,
             repo_id=name,
@@ -70,6 +76,8 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
                 "`hf auth login` with another one, or choose another name."
             ) from error
         raise _failed(folder, name, f"the hub answered with status {status}") from error
+    except InvalidInput:
+        raise
     except Exception as error:  # noqa: BLE001 - includes errors of the HTTP and storage libraries below
         raise _failed(folder, name, f"it {raised(error)}".replace(token, "[token]")) from error
     return str(url)

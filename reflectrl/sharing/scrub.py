@@ -11,14 +11,13 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import without_credentials
+from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.files import write_text
 
 _PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
 """An absolute path within a text, but not an address or a relative path."""
 _WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-_MIN_SECRET_CHARS = 8
 
 _MACHINE_KEYS = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
 """Keys of model and tokenizer configurations that describe only this machine's files."""
@@ -34,7 +33,7 @@ class Scrubber:
         # of nested folders, the longer path first
         self._places = sorted(places.items(), key=lambda pair: -len(pair[0]))
         variables = [value for name, value in os.environ.items() if _SECRET.search(name)]
-        self._secrets = [value for value in variables if len(value) >= _MIN_SECRET_CHARS]
+        self._secrets = [value for value in variables if len(value) >= MIN_SECRET_CHARS]
 
     def text(self, text: str) -> str:
         """Return ``text`` without run folder, home folder, credentials in addresses and secrets of this process."""

@@ -45,6 +45,8 @@ def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: Script
     dry = gen_data(endpoint, tmp_path, "--dry-run")
     assert dry.code == 0
     assert re.search(r"estimate: .* \d+ calls to model 'gpt-4o' at .* 0\.\d\d dollars", dry.err)
+    both = gen_data(endpoint, tmp_path, "--dry-run", "--batch", "submit")
+    assert (both.code, "leave one out" in both.err) == (2, True)
     assert (endpoint.requests, "done" in dry.err, (tmp_path / "run").exists()) == ([], False, False)
     poor = gen_data(endpoint, tmp_path, "data.samples=100", "--max-cost", "0.0012")
     assert poor.code == 1

@@ -394,6 +394,15 @@ def test_the_key_is_sent_and_shown_nowhere_even_if_the_server_does(
     assert KEY.encode() not in b"".join(path.read_bytes() for path in calls.iterdir())
 
 
+def test_a_placeholder_in_place_of_a_key_is_not_masked_in_words(
+    endpoint: ScriptedEndpoint, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "key")
+    endpoint.reply = lambda chat: "The key is at 1."  # noqa: ARG005
+    client = ChatClient(endpoint.at(api_key_env="MY_KEY"), Journal(calls))
+    assert client.ask_many([question("hello")], [str])[0].value == "The key is at 1."
+
+
 def test_odd_text_is_kept_as_it_can_be_written(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.reply = lambda chat: "half \ud800 of a pair, a\u2028b\x00c\x7f é 🚕"  # noqa: ARG005
     for _ in range(2):

@@ -51,6 +51,7 @@ def test_only_commas_outside_of_brackets_separate_values() -> None:
     [
         *(["--grid", "rlft.gamma"], ["--grid", "=1"], ["--grid", "seed=1,2", "--seeds", "0"], ["--jobs", "2"]),
         ["--seeds", "0-1", "seed=3"],
+        ["--grid", "seed=0,1"],
         ["--seeds", "0", "--grid", "rlft.gamma=0.9,2"],
         ["--seeds", "0", "--grid", "env.name=a/b,a_b"],
     ],

@@ -98,6 +98,11 @@ def test_a_card_says_what_is_not_known_or_not_done():
     assert "## Curriculum" not in only
     assert "`reflector/`" in text
     assert "`reflector/`" not in model_card(card("players.reflector.player=remote"))
+    assert "Reflections are a model's words" in text
+    assert "Reflections are a model's words" not in model_card(card("players.reflector.player=none"))
+    assert "reflectrl play --run FOLDER" in text
+    asked = model_card(card("dataset={repositories: [builtin:nano]}"))
+    assert "reflectrl serve FOLDER\n```" in asked
 
 
 def test_hostile_texts_are_shown_and_do_nothing():

@@ -49,7 +49,8 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
     assert twin == (
         "Reflections were worth 40 points here [+28, +51]: 90 % [83, 94] trained with them, 50 % [40, 60] without any."
     )
-    for folders in ([reflecting], [reflecting, other]):
+    elsewhere = evaluated(tmp_path / "elsewhere", 0.5, 0.4, SILENT, "name=elsewhere", "eval.split=validation")
+    for folders in ([reflecting], [reflecting, other], [reflecting, elsewhere]):
         *_, blank, _ = judge(*folders)
         assert blank.endswith("the policy comes to 90 % [83, 94] with them and to 60 % [50, 69] when they are blank.")
     assert "Reflections made no clear difference here (-5 points" in " ".join(
@@ -95,6 +96,9 @@ def test_the_report_begins_with_the_verdict_and_compares_several_runs(tmp_path: 
     assert page.index("RLFT raised success") < page.index("Comparison") < page.index("Learning curves")
     assert "89 ± 13" in page
     assert "Seed 1." in page
+    apart = evaluated(tmp_path / "apart", 0.9, 0.5, "name=apart", split="validation")
+    told = report([*folders, apart], tmp_path / "three.html").read_text()
+    assert "apart is left out: its evaluation has no row of policy rlft, split test" in told
     assert "Comparison" not in report(folders[:1], tmp_path / "one.html").read_text()
     done = reflectrl("report", folders[0], "--out", tmp_path / "one.html")
     assert "RLFT raised success from 50 %" in done.out

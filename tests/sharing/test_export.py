@@ -318,6 +318,12 @@ def test_a_refusal_of_the_hub_is_a_sentence(tmp_path, online):
         online.setenv("HF_ENDPOINT", hub.url)
         assert push(tmp_path, "me/fine", private=True) == f"{hub.url}/me/fine"
         assert hub.private == {"me/fine": True}
+        assert push(tmp_path, "me/fine", private=True) == f"{hub.url}/me/fine"
+        push(tmp_path, "me/open")
+        hub.files["me/open"].clear()
+        with pytest.raises(InvalidInput, match="'me/open' is on the hub already and public; nothing was uploaded"):
+            push(tmp_path, "me/open", private=True)
+        assert hub.files["me/open"] == {}
         for server, name, code, fact in (
             (hub, "401/agent", 2, "401"),
             (hub, "403/agent", 2, "403"),
