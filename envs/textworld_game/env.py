@@ -52,7 +52,7 @@ class TextWorldGame(NatLangEnv):
         menu: maximum length of the menu; a game with more commands is refused, because a shorter menu could lack the
             right one.
         expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes a step in
-            worlds larger than a few rooms: leave it out there.
+            worlds larger than a few rooms: set it to false there.
 
     """
 

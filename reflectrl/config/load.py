@@ -141,6 +141,8 @@ def check_recipe(recipe: Recipe) -> None:
     stages = recipe.rlft.stages if recipe.rlft else []
     settings = {"env.options": base, "eval.env": recipe.eval.env}
     settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
+    # the tasks of a dataset section are made later, in gen-data
+    chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
     problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
     if recipe.dataset and DATASET not in known:
         problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
@@ -157,6 +159,11 @@ def check_recipe(recipe: Recipe) -> None:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
             if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
                 problems.setdefault(unseen, f"{where}: {unseen}")
+            if (stage := chosen.get(where)) is not None:
+                try:
+                    stage.choose(env)
+                except InvalidInput as error:
+                    problems.setdefault(str(error), f"{where.removesuffix('env')}tasks: {error}")
     if problems:
         raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
 

@@ -63,6 +63,21 @@ def _unused(recipe: Recipe) -> Iterator[str]:
                 f"rlft.stages.{number}.success_threshold: it is compared with the mean of rlft.stages.{number}.window="
                 f"{stage.window} iterations, but the stage has {stage.iterations}; lower the window, or remove it."
             )
+        if stage.success_threshold is None and stage.window != type(stage).window:
+            yield (
+                f"rlft.stages.{number}.window: it is that of success_threshold, which the stage lacks; set it, or "
+                "remove it."
+            )
+        if stage.replay_threshold is not None and rlft is not None and not rlft.replay_size:
+            yield (
+                f"rlft.stages.{number}.replay_threshold: no episodes are replayed, because rlft.replay_size is 0; set "
+                "rlft.replay_size and rlft.replay_episodes, or remove it."
+            )
+    if rlft is not None and rlft.terms.value is not None and rlft.terms.value.clip and rlft.updates_per_iteration == 1:
+        yield (
+            "rlft.terms.value.clip: it limits how far later updates of an iteration move the values, but there is one; "
+            "raise rlft.num_minibatches or rlft.num_iterations, with rlft.terms.ppo, or remove it."
+        )
     if rlft is not None and not any(rlft.rewards.values()):
         yield "rlft.rewards: all weights are 0, so no step is better than another; give env or rater a weight."
     if rlft is not None and rlft.learning_rate_schedule != "linear" and rlft.learning_rate_end == 1:

@@ -229,6 +229,11 @@ def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, ove
                 "rlft.stages.1.env.horizn: .* 3",
             ],
         ),
+        (
+            "nano",
+            ["rlft.stages.0.tasks=[nowhere]"],
+            ["rlft.stages.0.tasks: stage 'pickup' asks for tasks that start with ..nowhere"],
+        ),
     ],
 )
 def test_what_the_environment_does_not_take_is_named_all_at_once(
@@ -247,10 +252,13 @@ SHADOWED = {
     "reflector_model={}": "reflector_model: .*player is remote",
     "rlft.learning_rate_schedule=cosine": "rlft.learning_rate_schedule: .*learning_rate_end",
     "rlft.rewards={env: 0}": "rlft.rewards: all weights are 0",
-    "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}]": "rlft.stages.0.success_threshold: .*window=5",
+    "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}, {name: b, iterations: 3, window: 2},"
+    " {name: c, iterations: 3, replay_threshold: 0.5}]": "rlft.stages.0.success_threshold: .*window=5"
+    ".*rlft.stages.1.window: .*rlft.stages.2.replay_threshold: ",
     "eval={policies: [sft], controls: [blank], groups: ['']}": "eval.groups: .*eval.controls: .*rlft",
 }
 BESIDE = [
+    ("number_line/nano_value_clip", "rlft.num_minibatches=1", "rlft.terms.value.clip: .* there is one; raise"),
     ("vtifa/nano", "players.rater.segment=3", "used by player local or remote, but players.rater.player is rule"),
     ("vtifa/nano", "players.rater.include_actions=false", "players.rater.player is rule"),
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
@@ -265,7 +273,7 @@ def test_settings_without_an_effect_are_refused_but_not_in_a_run_folder_that_has
     with pytest.raises(InvalidInput) as caught:
         load_recipe(path, list(SHADOWED))
     said = str(caught.value)
-    assert "9 mistakes" in said
+    assert "11 mistakes" in said
     assert [fact for fact in SHADOWED.values() if not re.search(fact, said, re.DOTALL)] == []
     earlier = write(tmp_path, "\n".join([MINIMAL, "rlft: {learning_rate_schedule: cosine}"]), "recipe.yaml")
     saved = load_saved_recipe(Path(earlier))
