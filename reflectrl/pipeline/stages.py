@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,10 +83,18 @@ def run_stages(
         from reflectrl.pipeline.compute import check_models
 
         check_models(recipe)  # now, not after hours of gen-data
+    _see_one_gpu()
     job = _Job(recipe, RunFolder(run_dir), sft_players, spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
+
+
+def _see_one_gpu() -> None:
+    """Hide all GPUs but the first from a single process: Trainer would split its batches among those that it sees."""
+    if process_count() == 1:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen.partition(",")[0]
 
 
 def _run_stage(job: _Job, stage: str) -> None:
@@ -180,9 +189,9 @@ def _gen_data(job: _Job) -> bool:
 
 
 def _teaching_players(job: _Job, account: Account) -> RunPlayers | None:
-    """Return the frozen players whose words SFT rows show; ``None`` if these are the reflector's alone."""
+    """Return the frozen players whose words SFT rows show; ``None`` if these are the reflector's alone, or unread."""
     players = job.recipe.players
-    if players.memory is None and players.planner is None:
+    if (players.memory is None and players.planner is None) or not job.recipe.sft.enabled:
         return None
     from reflectrl.pipeline.players import RunPlayers
 

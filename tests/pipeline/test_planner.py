@@ -35,6 +35,15 @@ def test_a_rules_plan_is_in_every_row_and_prompt_and_stays_the_same_in_an_episod
 
 
 @pytest.mark.slow
+def test_a_planner_is_not_asked_for_rows_that_no_stage_reads(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.reply = lambda chat: "To solve the task, walk."  # noqa: ARG005
+    at = (f"players.planner.endpoint.base_url={endpoint.url}", "sft.enabled=false", "rlft=null", "eval.controls=[]")
+    recipe = small_recipe(*BRIEF, *at, "eval.policies=[random]", "eval.trials=null", name="rap/nano_planner_endpoint")
+    play_stages(recipe, tmp_path / "run", "gen-data")
+    assert endpoint.requests == []
+
+
+@pytest.mark.slow
 def test_a_chat_model_plans_is_shown_earlier_plans_and_says_what_to_look_up(
     endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -69,6 +70,16 @@ def test_each_iteration_is_reported_with_its_episodes_and_their_advantages(finis
         advantages = lines(finished / "trajectories" / f"advantages-{number:05d}.jsonl")
         assert [len(row) for row in advantages] == [len(trajectory.turns) for trajectory in played]
         assert any(value != 0 for row in advantages for value in row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("visible", "seen"), [(None, "0"), ("2,3", "2"), ("", "")])
+def test_a_single_process_sees_one_gpu(visible, seen, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    play_stages(small_recipe(), tmp_path / "run", "gen-data")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
 @pytest.mark.slow
