@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from reflectrl.config.prices import ABSENT, drop_foreign_prices
+from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import Recipe
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
@@ -159,13 +160,23 @@ def check_recipe(recipe: Recipe) -> None:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
             if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
                 problems.setdefault(unseen, f"{where}: {unseen}")
-            if (stage := chosen.get(where)) is not None:
-                try:
-                    stage.choose(env)
-                except InvalidInput as error:
-                    problems.setdefault(str(error), f"{where.removesuffix('env')}tasks: {error}")
+            if where in chosen and (missing := _without_tasks(chosen[where], env)) is not None:
+                problems.setdefault(missing, f"{where.removesuffix('env')}tasks: {missing}")
     if problems:
         raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
+
+
+def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
+    """Return why a curriculum stage has no tasks; ``None`` if it has, or if the environment's data is not here."""
+    try:
+        env.split_tasks("train")
+    except InvalidInput:
+        return None
+    try:
+        stage.choose(env)
+    except InvalidInput as error:
+        return str(error)
+    return None
 
 
 def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> str | None:

@@ -75,6 +75,14 @@ def test_g10_every_published_run_with_thoughts_ends_above_its_sft_and_a_correcto
     assert [pair for pair in pairs if int(pair[0].rstrip("%")) >= int(pair[1].rstrip("%"))] == []
 
 
+@pytest.mark.parametrize("table", ["thoughts_number_line", "thoughts_ez_points"])
+def test_published_policies_trained_through_the_action_alone_end_below_their_sft_and_others_above(table: str) -> None:
+    rows = published(table)
+    success = {weight: int(rows[f"RL4VLM, lambda {weight}"]["mean"].split()[0]) for weight in ("0", "0.2", "0.5", "1")}
+    before = int(rows["RL4VLM, lambda 0"]["SFT"])
+    assert success.pop("0") < before < min(success.values())
+
+
 def test_published_policies_that_answer_with_a_label_win_blackjack_as_often_as_by_hitting_below_17() -> None:
     rows = published("thoughts_blackjack")
     for arm in ("no thought", "Reflect-RL"):
