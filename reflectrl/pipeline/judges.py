@@ -33,13 +33,17 @@ def _check_trained_as(section: RaterPlayerSection) -> None:
     """Check that a learned rater reads and rates as it was trained; one without the file is taken as it is.
 
     Raises:
-        InvalidInput: it was trained with other labels, or with actions where it would see none, or the other way round.
+        InvalidInput: it was trained with other labels, or with actions where it would see none, or the other way round;
+            or the file is damaged.
 
     """
     path = Path(section.model.name) / TRAINED_AS
     if not path.is_file():
         return
-    then = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        then = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"{path} is damaged; train the rater again with reflectrl train-rater.") from error
     for key, now in _trained_as(section).items():
         if then.get(key) != now:
             raise InvalidInput(

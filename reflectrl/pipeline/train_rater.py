@@ -106,7 +106,7 @@ def train_rater(
     except OSError as error:
         raise InvalidInput(f"{out} cannot be made: {error.strerror}; choose another --out.") from error
     seed = derive_seed(recipe.seed, "learned rater")
-    with beside as place, _write_errors(out):
+    with beside as place:
         corpus = [row.prompt.text + row.completion for row in rows]
         base = make_base(shape, Path(place) / "base", corpus=corpus, labels=scale.levels, seed=seed)
         lm = new_model(base, labels=scale.levels, seed=seed)
@@ -125,9 +125,10 @@ def train_rater(
             on_step=advance,
         )
         made = Path(place) / "rater"
-        save_model(lm, made)
-        write_trained_as(section, made)
-        made.rename(out)
+        with _write_errors(out):
+            save_model(lm, made)
+            write_trained_as(section, made)
+            made.rename(out)
     return _compared(lm, questions, max_length, rated, len(rows))
 
 
