@@ -21,7 +21,7 @@ USED_BY = {
     "rater": {"segment": ("local", "remote"), "include_actions": ("local", "remote", "learned"), "accuracy": ("rule",)},
     "planner": {"examples": ("local", "remote"), "max_new_tokens": ("local",)},
 }
-"""Kinds of a player that use a setting of its section."""
+"""By player and setting, the kinds of that player (its key ``player``) that use the setting; others ignore it."""
 
 
 def _unused_by_players(recipe: Recipe) -> Iterator[str]:

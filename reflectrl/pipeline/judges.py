@@ -17,7 +17,7 @@ from reflectrl.raters.learned import LearnedRater
 from reflectrl.raters.local import LocalModel
 
 TRAINED_AS = "rater.json"
-"""File in the folder of a learned rater: the settings of the ratings that it was trained on."""
+"""File in the folder of a learned rater, with the settings of the ratings that it was trained on."""
 
 
 def write_trained_as(section: RaterPlayerSection, folder: Path) -> None:
