@@ -37,7 +37,7 @@ def words_in_view(
             each.observation,
             each.past,
             each.seed,
-            before=_before(each, episodes.get((each.task.id, each.seed))),
+            before=_before(each, episodes.get((each.task.id, each.seed)), layout),
             task_id=each.task.id,
             task_type=each.task.group,
         )
@@ -59,10 +59,13 @@ def words_in_view(
     return heard, [state.said for state in states]
 
 
-def _before(sample: Sample, episode: Trajectory | None) -> Words:
-    """Return the thought of the step before, which a memory may take as its key: there, the teacher's reflection."""
+def _before(sample: Sample, episode: Trajectory | None, layout: PromptFormat) -> Words:
+    """Return the thought of the step before, which a memory may take as its key: there, the teacher's reflection.
+
+    A policy that writes no thoughts has none at play either.
+    """
     step = len(sample.past) - 1
-    if episode is None or not 0 <= step < len(episode.turns):
+    if layout.action_mode == "enumerated" or episode is None or not 0 <= step < len(episode.turns):
         return {}
     return {"policy": episode.turns[step].reflection or ""}
 

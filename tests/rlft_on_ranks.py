@@ -27,7 +27,7 @@ from reflectrl.training.ranks import episodes_of_ranks
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
     "replay_size": 1000,
-    "replay_episodes": 0,
+    "replay_episodes": 1,
     "micro_batch_tokens": 100,
     "optim": "sgd",
     "learning_rate": 0.1,

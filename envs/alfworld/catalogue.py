@@ -17,6 +17,8 @@ from reflectrl.envs.alfworld.games import FAMILIES, KINDS, LABEL, Game, make_gam
 OWN = "alfworld:"
 """Prefix of the names of datasets that are not folders."""
 PUBLISHED = "published"
+GAMES = 200
+"""Number of games generated for training, if no other is given."""
 
 
 class Catalogue:
@@ -116,8 +118,8 @@ class Catalogue:
 @cache
 def open_catalogue(
     dataset: str,
-    count: int,
-    seed: int,
+    count: int | None,
+    seed: int | None,
     families: tuple[str, ...],
     scenes: tuple[int, ...] | None = None,
     households: int | None = None,
@@ -125,7 +127,7 @@ def open_catalogue(
     """Return the catalogue of these arguments, of which a process has only one.
 
     Raises:
-        InvalidInput: an unknown dataset or family, or floor plans or households for games that are not generated here.
+        InvalidInput: an unknown dataset or family, or options of generated games for games that are not generated here.
 
     """
     for family in families:
@@ -141,13 +143,15 @@ def open_catalogue(
         raise InvalidInput(
             f"dataset {dataset!r} is no folder; expected one with games, or {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
         )
-    for option, given in (("scenes", scenes), ("households", households)):
+    for option, given in (("count", count), ("seed", seed), ("scenes", scenes), ("households", households)):
         if given is not None and kind not in KINDS:
             said = list(given) if isinstance(given, tuple) else given
             raise InvalidInput(
-                f"{option}={said} was given for the games of {dataset!r}, which are made already; leave it out."
+                f"{option}={said} was given for the games of {dataset!r}, which are made already; leave it out or set it "
+                "to null."
             )
-    return Catalogue(dataset, count, seed, families, scenes, households)
+    count = GAMES if count is None else count
+    return Catalogue(dataset, count, 0 if seed is None else seed, families, scenes, households)
 
 
 _read = lru_cache(maxsize=512)(read_game)

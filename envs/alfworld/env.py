@@ -54,8 +54,8 @@ class AlfWorld(NatLangEnv):
         dataset: ``alfworld:tomato`` (put a tomato in the microwave, as in the paper) or ``alfworld:all`` (six
             families), generated here; ``alfworld:published`` (the downloaded games in ALFWORLD_DATA); or a folder of
             games.
-        count: number of games generated for training; validation and test get a quarter of it each.
-        seed: seed of the generated games.
+        count: number of games generated for training; validation and test get a quarter of it each. ``None`` is 200.
+        seed: seed of the generated games; ``None`` is 0.
         families: the families to play; absent: all families of the dataset.
         scenes: numbers of the floor plans of generated games, the same in all splits; absent: separate floor plans for
             each split.
@@ -86,8 +86,8 @@ class AlfWorld(NatLangEnv):
     def __init__(
         self,
         dataset: str = OWN + "tomato",
-        count: int = 200,
-        seed: int = 0,
+        count: int | None = None,
+        seed: int | None = None,
         families: Sequence[str] | None = None,
         scenes: Sequence[int] | None = None,
         households: int | None = None,
@@ -108,7 +108,7 @@ class AlfWorld(NatLangEnv):
             ("households", households, 1),
             ("menu", menu, 2),
         ):
-            absent = value is None and option in ("path", "households")
+            absent = value is None and option != "menu"
             if not absent and (not isinstance(value, int) or value < least):
                 raise InvalidInput(f"{option}={value!r} was given to {self.name!r}; expected {least} or more.")
         for option, chosen, known in (("reward", reward, REWARDS), ("ends", ends, ENDS)):

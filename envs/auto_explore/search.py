@@ -59,15 +59,15 @@ class Index:
 
 
 def _lines(copy: Sandbox, bm25: BM25, file: PurePosixPath, question: str) -> tuple[Line, ...]:
-    """Return the lines of a file with content words of a question, heaviest first; of equal ones, the first line."""
+    """Return the lines of a file with content words of a question, heaviest first; of those with equal words, one."""
     asked, telling = set(words_of(question)), content_words(question)
-    found = []
+    found: dict[frozenset[str], Line] = {}
     for text in copy.text(file).splitlines():
-        held = asked.intersection(words_of(text))
-        if not telling.isdisjoint(held):
+        held = frozenset(asked.intersection(words_of(text)))
+        if held not in found and not telling.isdisjoint(held):
             weight = sum(bm25.rarity(word) for word in sorted(held))  # sorted: a sum of floats depends on the order
-            found.append(Line(" ".join(text.split()), frozenset(held), weight))
-    return tuple(sorted(found, key=lambda line: -line.weight))
+            found[held] = Line(" ".join(text.split()), held, weight)
+    return tuple(sorted(found.values(), key=lambda line: -line.weight))
 
 
 @dataclass

@@ -282,8 +282,9 @@ class RLFTSettings:
 
         Raises:
             InvalidInput: several updates per batch without ``terms.ppo``, a limit between updates for a single one, a
-                value term without ``baseline: value`` or the reverse, incomplete groups or groups of one, ``keep:
-                best`` without a validation, or a setting that its baseline does not use.
+                value term without ``baseline: value`` or the reverse, incomplete groups or groups of one, a replay
+                buffer that is never filled, never used or does not suit the baseline, ``keep: best`` without a
+                validation, or a setting that its baseline does not use.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
@@ -317,6 +318,13 @@ class RLFTSettings:
             )
         if self.format_into_return and "format" not in self.rewards:
             raise InvalidInput("format_into_return needs a weight of the reward, e.g. rewards: {env: 1.0, format: 5.0}")
+        if bool(self.replay_size) != bool(self.replay_episodes):
+            raise InvalidInput("replay_size and replay_episodes go together: set both or neither")
+        if self.replay_size and self.baseline in ("leave_one_out", "step_group"):
+            raise InvalidInput(
+                f"replay_size={self.replay_size} was given with baseline={self.baseline}, which compares episodes that "
+                "the same policy played; expected baseline none, batch or value, or no replay"
+            )
         if self.keep == "best" and self.validation is None:
             raise InvalidInput("keep: best needs a validation that says which is best, e.g. validation: {every: 10}")
 
@@ -334,14 +342,3 @@ class RLFTSection(RLFTSettings):
     """Experiment tracker for the metrics and a few episodes; it must be installed."""
     record_episodes: CountOrZero = 8
     """Number of episodes per iteration that are written to ``trajectories/``."""
-
-    def __post_init__(self) -> None:
-        """Refuse a replay buffer that is never filled or never used.
-
-        Raises:
-            InvalidInput: only one of ``replay_size`` and ``replay_episodes`` was given, or see ``RLFTSettings``.
-
-        """
-        super().__post_init__()
-        if bool(self.replay_size) != bool(self.replay_episodes):
-            raise InvalidInput("replay_size and replay_episodes go together: set both or neither")

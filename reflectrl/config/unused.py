@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from reflectrl.config.schema import Recipe
+from reflectrl.core.layout import DATASET
 from reflectrl.workers.limits import WorkerLimits
 
 
@@ -47,6 +48,8 @@ def _unused(recipe: Recipe) -> Iterator[str]:
     for limit in fields(WorkerLimits):
         if not env.workers and getattr(env, limit.name) != limit.default:
             yield f"env.{limit.name}: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
+    if recipe.dataset is not None and DATASET in env.options:
+        yield f"env.options.{DATASET}: the tasks are those that the section {DATASET} makes; remove one of the two."
     if reflector.temperature and reflector.player == "remote":
         yield (
             "players.reflector.temperature: it is that of a local model, but players.reflector.player is remote; set "

@@ -61,7 +61,7 @@ class Usage:
             (self.rejected, "set aside in rejected.jsonl"),
         )
         counts = ", ".join([f"{self.calls:,} sent", *(f"{count:,} {what}" for count, what in parts if count)])
-        tokens = f"{self.prompt_tokens:,} tokens sent and {self.completion_tokens:,} answered"
+        tokens = f"{self.prompt_tokens:,} tokens sent and {self.completion_tokens:,} received"
         cost = f"; {self.cost:.4f} dollars, {spent:.4f} in all" if spent else ""
         return f"{counts}; {tokens}{cost}"
 

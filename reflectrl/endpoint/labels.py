@@ -68,7 +68,8 @@ class LabelWays:
             free = self._give_up(way)
             label = _plain(_text(completion), chat)  # a label in spite of an ignored constraint
             if label is None:
-                raise UnusableReply("its reply is no label, although it was held to them.", answered=True, free=free)
+                why = "its reply is none of the labels, to which the request limits it."
+                raise UnusableReply(why, answered=True, free=free)
         return Text(label, cut=False)
 
     def _read_text(self, chat: LabelChat, reply: Text) -> Text:

@@ -19,7 +19,6 @@ class GrowingMemory(Memory):
         retriever_of: makes a retriever from a snapshot of the store; called with each new snapshot.
         key: see ``Memory``.
         planner: see ``Memory``.
-        thinks: see ``Memory``.
         max_chars: see ``Memory``.
 
     """
@@ -31,11 +30,10 @@ class GrowingMemory(Memory):
         *,
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
-        thinks: bool = True,
         max_chars: int = 2000,
     ) -> None:
         first = retriever_of(store.snapshot())
-        super().__init__(first, key=key, planner=planner, thinks=thinks, max_chars=max_chars)
+        super().__init__(first, key=key, planner=planner, max_chars=max_chars)
         self._store = store
         self._retriever_of = retriever_of
 

@@ -55,8 +55,6 @@ class Memory:
             those of the states after each action, by the retriever's ``pictures``; or nothing.
         planner: derives keys from reflections and thoughts, for the key ``planner``. Absent: keys are parsed from the
             words of the seat ``planner``, which are its plan if they hold no key.
-        thinks: whether the policy writes thoughts. If not, ``before`` has none at play, but in SFT rows it has what the
-            teacher said at the step before; that is no key then.
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
             left is shortened. No step is cut.
 
@@ -68,14 +66,12 @@ class Memory:
         *,
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
-        thinks: bool = True,
         max_chars: int = 2000,
     ) -> None:
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
         self._planner = planner
-        self._thinks = thinks
         self._max_chars = max_chars
 
     @property
@@ -135,7 +131,7 @@ class Memory:
 
     def _thought(self, view: View) -> str:
         """Return the reflection, or else the policy's thought at the step before; empty without either."""
-        return view.said.get("reflector") or (view.before.get("policy", "") if self._thinks else "")
+        return view.said.get("reflector") or view.before.get("policy", "")
 
 
 def parsed_key(words: str) -> Key | None:

@@ -141,8 +141,7 @@ class Memories:
 
         new = partial(Memory, retriever_of(past)) if store is None else partial(GrowingMemory, store, retriever_of)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
-        thinks = self._recipe.prompt.action_mode != "enumerated"
-        player = new(key=memory.key, planner=keys, thinks=thinks, max_chars=memory.max_chars)
+        player = new(key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)
         if player.reads_thoughts:
             return (*seats, *reflecting(reflector), *recalling)

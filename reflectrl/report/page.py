@@ -237,7 +237,7 @@ def _calls(run: Run) -> str:
         )
         for calls in run.calls
     ]
-    head = ("role", "model", "replies", "read leniently", "set aside", "tokens sent", "answered", "dollars")
+    head = ("role", "model", "replies", "read leniently", "set aside", "tokens sent", "tokens received", "dollars")
     total = total_dollars(run.calls)
     spent = f"{total:,.4f} dollars in all." if total else "None of them costs anything."
     note = "The recipe has no price for some of them." if total is None else spent

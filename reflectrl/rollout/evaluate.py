@@ -25,7 +25,7 @@ def fixed_episodes(
     """Return ``episodes`` episodes of the tasks of ``split`` in turn (each task once if ``None``), with fixed seeds.
 
     Raises:
-        InvalidInput: an unknown split, or one without a task whose id starts with one of ``prefixes``.
+        InvalidInput: an unknown or empty split, or one without a task whose id starts with one of ``prefixes``.
 
     """
     tasks = list(env.split_tasks(split))
@@ -106,7 +106,7 @@ def evaluate(
         seed: seed of every random draw.
 
     Raises:
-        InvalidInput: an environment, split or state that cannot be played.
+        InvalidInput: an environment, split or state that cannot be played, or there is nothing to play.
         WorkFailed: the environment or a chat endpoint failed.
 
     """
@@ -124,5 +124,9 @@ def evaluate(
 
 
 def _in_turn(tasks: Sequence[Task], count: int, split: str, seed: int) -> list[Episode]:
-    """Return ``count`` episodes of the tasks in turn, each with its own seed."""
+    """Return ``count`` episodes of the tasks in turn, each with its own seed; raises ``InvalidInput`` if none."""
+    if not tasks or count < 1:
+        raise InvalidInput(
+            f"there is nothing to play: {count} episodes of {len(tasks)} tasks (split {split}); expected one or more."
+        )
     return [Episode(tasks[i % len(tasks)], derive_seed(seed, "eval", split, i)) for i in range(count)]

@@ -17,7 +17,8 @@ class EvalRow:
     """One row of the results: the players, how actions were chosen, and the metrics."""
 
     policy: str
-    """Name of the policy as in ``eval.policies``: ``random``, ``base``, ``sft``, ``rlft``, ``expert`` or ``remote``."""
+    """Name of the policy as in ``eval.policies``: ``random``, ``zero_shot``, ``base``, ``sft``, ``rlft``, ``expert`` or
+    ``remote``."""
     reflections: str
     """Source of the reflections: the recipe's player, ``none``, a control (``blank``, ``shuffled``, ``expert``), or the
     name of one of ``eval.reflectors``."""

@@ -149,7 +149,8 @@ def step_samples(
         if settings.baseline == "step_group":
             advantages = _step_grouped(trajectories, targets, episodes, settings)
         else:
-            advantages = targets - _baseline(settings.baseline, targets, [view.prompt for view in views], episodes)
+            prompts = [view.prompt for view in views]
+            advantages = targets - _baseline(settings.baseline, targets, prompts, episodes, played)
     if settings.center_advantages:
         advantages = advantages - advantages[:played].mean()
     if settings.normalize_advantages:
@@ -217,11 +218,11 @@ def _numbered(keys: Iterable[Hashable]) -> Tensor:
     return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
-def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], episodes: Tensor) -> Tensor:
+def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], episodes: Tensor, played: int) -> Tensor:
     if kind == "none":
         return torch.zeros_like(returns)
     if kind == "batch":
-        return returns.mean().expand_as(returns)
+        return returns[:played].mean().expand_as(returns)
     return leave_one_out(returns, _numbered(prompts), episodes)
 
 

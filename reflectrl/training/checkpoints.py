@@ -221,6 +221,7 @@ class Checkpoints(Trainer):
             self.optimizer.load_state_dict(_joined(plain, load_file(folder / "optimizer.safetensors")))
             self.lr_scheduler.load_state_dict(plain["scheduler"])
             self.read_state(folder)
+        self.state.compute_steps(self.args, self.args.max_steps)  # of these settings, not of those in the checkpoint
 
     def _kind_of_optimizer(self) -> str:
         return type(self.optimizer.optimizer).__name__  # accelerate wraps the optimizer

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from accelerate.utils import parse_flag_from_env
 from trl.trainer.base_config import _BaseConfig  # private in trl 1.x: with rlft.py the only importers
 
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import InvalidInput
+
+_FROM_STAGES = "training is counted in iterations; set stages=[Stage('main', iterations=...)]"
+_MINIBATCHES = "a training step is one minibatch of an iteration; set episodes, num_minibatches or micro_batch_tokens"
+_LOGS = "each iteration is logged; leave it out"
+_SAVES = "checkpoints are written between iterations; set save_every"
+_RATES = "the learning rate follows from the settings learning_rate, learning_rate_end and learning_rate_schedule"
+_MEMORY = "the loss covers one token per row; where memory is short, lower micro_batch_tokens"
+_FLOAT16 = "its loss scale is not in checkpoints; leave it out, or set bf16"
+_NOT_READ: Mapping[str, str] = {
+    "max_steps": _FROM_STAGES,
+    "num_train_epochs": _FROM_STAGES,
+    "per_device_train_batch_size": _MINIBATCHES,
+    "gradient_accumulation_steps": _MINIBATCHES,
+    "logging_strategy": _LOGS,
+    "logging_steps": _LOGS,
+    "save_strategy": _SAVES,
+    "save_steps": _SAVES,
+    "lr_scheduler_type": _RATES,
+    "lr_scheduler_kwargs": _RATES,
+    "warmup_steps": _RATES,
+    "gradient_checkpointing": _MEMORY,
+    "activation_checkpointing": _MEMORY,
+    "fp16": _FLOAT16,
+}
+"""Arguments of ``TrainingArguments`` that are refused, and what decides in their place."""
 
 
 @dataclass
@@ -17,10 +44,12 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
 
     The number of optimizer steps and the steps of logs and checkpoints follow from the stages: training is counted in
     iterations (one batch of fresh episodes) of ``num_iterations * num_minibatches`` optimizer steps, and checkpoints
-    are written between iterations, where the rollout buffer is empty.
+    are written between iterations, where the rollout buffer is empty. Arguments of Trainer that would contradict this
+    are refused.
     """
 
     bf16: bool | None = False
+    gradient_checkpointing: bool = False
     max_length: int = 1024
     """Maximum length of a prompt of the policy, in tokens; longer prompts are cut."""
     max_completion_length: int = 64
@@ -39,10 +68,24 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
         """Check the settings, and derive Trainer's step counts.
 
         Raises:
-            InvalidInput: settings are out of range or contradict each other, or the model is sharded over processes.
+            InvalidInput: settings are out of range or contradict each other, an argument of Trainer would have no
+                effect, or the model is sharded over processes.
 
         """
         RLFTSettings(**{each.name: getattr(self, each.name) for each in fields(RLFTSettings)})
+        updates = self.updates_per_iteration
+        derived: dict[str, Any] = {
+            "max_steps": sum(stage.iterations for stage in self.stages) * updates,
+            "save_steps": self.save_every * updates,
+            "logging_steps": updates,
+            "per_device_train_batch_size": 1,
+            "activation_checkpointing": False,
+        }
+        defaults = {each.name: each.default for each in fields(self)}
+        for name, decides in _NOT_READ.items():
+            # a copy of a config is made with the values that the first one derived
+            if (given := getattr(self, name)) not in (defaults[name], derived.get(name)):
+                raise InvalidInput(f"{name}={given} was given, but {decides}.")
         sharded = {
             "FSDP": self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"),
             "DeepSpeed": self.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"),
@@ -52,11 +95,8 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
                 f"{name} was asked for, but each process plays at its own pace and so needs the whole model; start "
                 "with torchrun alone, and use LoRA on a quantised base (model.quantization) where memory is short."
             )
-        self.max_steps = sum(stage.iterations for stage in self.stages) * self.updates_per_iteration
-        self.save_strategy, self.save_steps = "steps", self.save_every * self.updates_per_iteration
-        self.logging_strategy, self.logging_steps = "steps", self.updates_per_iteration
-        self.per_device_train_batch_size, self.gradient_accumulation_steps = 1, 1
+        for name, value in derived.items():
+            setattr(self, name, value)
         self.remove_unused_columns = False
-        # TRL turns it on, by its old name; here the loss covers one token per row
-        self.gradient_checkpointing = self.activation_checkpointing = False
         _BaseConfig.__post_init__(self)  # super() would be RLFTSettings
+        self._n_gpu = min(1, self.n_gpu)  # else Trainer divides the rows between the GPUs that this process sees

@@ -104,8 +104,8 @@ class Validator:
             load_weights(self._model, self._weights)
 
     def write_state(self, folder: Path) -> dict[str, Any]:
-        """Save the best weights in ``folder``, and return the rest of the state."""
-        if self._weights:
+        """Save the best weights in ``folder``, in the first process, and return the rest of the state."""
+        if self._weights and self._share[0] == 0:
             save_file(dict(self._weights), folder / BEST_NAME)
         return {"best": self._best, "since_best": self._since_best}
 

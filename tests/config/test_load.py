@@ -264,6 +264,7 @@ BESIDE = [
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
     ("rap/nano_planner_local", "players.planner={player: expert, examples: 1}", "players.planner.player is expert"),
     ("rap/nano_ranked", "players.memory.key=none", "key_match: it compares words, but players.memory.key is none"),
+    ("auto_explore/nano", "env.options.dataset=runs/other/dataset", "the section dataset makes; remove one of the two"),
     ("number_line/nano", "eval.trials={begin_with: teacher}", "begin_with: .*the recipe has none; add eval.memory"),
 ]
 

@@ -49,6 +49,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"rewards": {"rater": 1.0}}}, "rater"),
         ({"rlft": {"episodes": 10, "episodes_per_task": 4}}, "must be a multiple"),
         ({"rlft": {"replay_size": 5}}, "go together"),
+        ({"rlft": {"replay_size": 5, "replay_episodes": 1, "baseline": "leave_one_out"}}, "baseline=leave_one_out"),
         ({"rlft": {"stages": []}}, "at least 1 item"),
         ({"eval": {"policies": []}}, "at least 1 item"),
         ({"eval": {"policies": ["rlft", "sft", "rlft"]}}, "policies has 'rlft' more than once"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from records import chose, turn_of
 
@@ -49,8 +50,10 @@ def test_a_memory_reads_what_the_teacher_said_at_the_step_before_as_the_thought(
 
     turn = turn_of(START, ("go",), "Begin.", chose(0, "go"), 0.0)
     taught = Trajectory(TASK, 1, (turn,), True, False, True)
-    _, read = words_in_view(SAMPLES, [Seat("memory", Recalling())], LAYOUT, [taught])
-    assert [words["memory"] for words in read] == ["Begin.", "none", "none"]
+    for mode, first in (("thought_choice", "Begin."), ("enumerated", "none")):  # only a policy that writes has thoughts
+        layout = replace(LAYOUT, action_mode=mode)
+        _, read = words_in_view(SAMPLES, [Seat("memory", Recalling())], layout, [taught])
+        assert [words["memory"] for words in read] == [first, "none", "none"]
 
 
 def test_a_memory_before_the_reflector_is_read_by_it_and_one_after_it_reads_it():

@@ -114,13 +114,6 @@ def test_the_key_for_actions_is_the_reflection_else_the_thought_before_else_the_
         assert shown.split("> ")[3].startswith(best)
 
 
-def test_what_the_teacher_said_at_the_step_before_is_no_key_for_a_policy_without_thoughts():
-    view = replace(seen("see5", "act3", task="count"), before={"policy": "act4"})
-    for options, best in (({}, "act4"), ({"thinks": False}, "act3")):
-        [shown] = said(memory_of(LOG, key="action", **options), view)
-        assert shown.split("> ")[3].startswith(best)
-
-
 def test_of_two_keys_that_match_exactly_the_observation_counts():
     steps = [(f"go to shelf {number}", f"You see a mug {number} and a pan.") for number in range(9)]
     log = past("count", *steps, start="zero")

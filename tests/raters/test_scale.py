@@ -21,6 +21,8 @@ SCALE = Scale()
         ("First I thought of a rating of 1. Rating: 0", 0),
         ("Score: 2", 2),
         ("My score is 1", 1),
+        ("I give a rating of 3 out of 3.", 3),
+        ("Rating: 2. My confidence score: 1", 2),
         ("Score: 3\nRating: 1", 1),
         ("Very good", 3),
         ("`1. bad`", 1),

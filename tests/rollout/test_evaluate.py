@@ -23,6 +23,10 @@ def test_the_list_is_fixed_by_the_seed_and_plays_the_tasks_in_turn():
     assert len(fixed(max_tasks=7)) == 7  # without a number, each task once
     with pytest.raises(InvalidInput, match="'test'"):
         fixed("tests")
+    with pytest.raises(InvalidInput, match="0 episodes of 45 tasks"):
+        fixed(episodes=0)
+    with pytest.raises(InvalidInput, match="0 episodes of 0 tasks"):
+        fixed(max_tasks=0)
 
 
 def test_the_numbers_do_not_depend_on_the_batch_size():

@@ -154,6 +154,8 @@ def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_s
     expected = [(1.5 - mean) / deviation, (2.5 - mean) / deviation, 0.0, 0.0]
     assert [each.advantage for each in found[3:]] == pytest.approx(expected)
     assert [each.target for each in found[3:]] == [2.0, 4.0, -1.0, 0.0]
+    alone = samples(SHORT, lost, baseline="batch")
+    assert samples(SHORT, lost, replayed=[won], baseline="batch")[:3] == alone
 
 
 def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, reflector_row, save_tiny
-from tiny_rlft import run
+from tiny_rlft import Killed, run
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
@@ -98,6 +98,14 @@ def test_a_checkpoint_is_an_ordinary_model_folder(three):
     assert not report["unexpected_keys"]
     for name, weight in saved.state_dict().items():
         assert torch.equal(weight, done.weights[name]), name
+
+
+def test_the_interval_of_checkpoints_can_change_when_training_is_resumed(tmp_path):
+    options = {"stages": [Stage("main", 4, env={"size": 6})], "dies_after": 2}
+    with pytest.raises(Killed):
+        run(tmp_path, save_every=2, **options).train()
+    run(tmp_path, stages=options["stages"], save_every=1).train(last_checkpoint(tmp_path))
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {f"checkpoint-{step}" for step in (2, 3, 4)}
 
 
 # ---- which one is used -----------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tiny_rlft import config, run
 
@@ -17,6 +19,18 @@ from reflectrl.prompts import PromptFormat
         ({"target_kl": 0.1}, "target_kl"),  # of one update
         ({"episodes": 6, "episodes_per_task": 4}, "episodes"),  # an incomplete group
         ({"episodes": 0}, "episodes"),
+        ({"replay_size": 8}, "replay_size"),
+        ({"max_steps": 50}, "max_steps=50 .* stages="),  # arguments of Trainer that RLFT does not read
+        ({"num_train_epochs": 1}, "num_train_epochs=1"),
+        ({"per_device_train_batch_size": 2}, "per_device_train_batch_size=2"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps=2"),
+        ({"save_steps": 7}, "save_steps=7 .* save_every"),
+        ({"save_strategy": "epoch"}, "save_strategy=epoch"),
+        ({"logging_steps": 3}, "logging_steps=3"),
+        ({"lr_scheduler_type": "cosine"}, "lr_scheduler_type=cosine .* learning_rate_schedule"),
+        ({"warmup_steps": 10}, "warmup_steps=10"),
+        ({"gradient_checkpointing": True}, "gradient_checkpointing=True"),
+        ({"fp16": True}, "fp16=True"),
         ({"fsdp": True}, "FSDP"),
         ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "DeepSpeed"),
     ],
@@ -54,6 +68,7 @@ def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
     args = config(tmp_path, stages=stages, num_iterations=2, num_minibatches=3, epsilon=0.1, save_every=5)
     assert args.updates_per_iteration == 6
     assert (args.max_steps, args.save_steps, args.logging_steps) == (42, 30, 6)
+    assert replace(args, gamma=0.5).max_steps == 42
     assert not args.gradient_checkpointing
     assert not args.activation_checkpointing
     assert not args.bf16

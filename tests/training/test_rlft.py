@@ -343,10 +343,11 @@ class HalfBlind:
 @pytest.mark.slow
 def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_path):
     rewards, seen = {"rater": 1.0}, []
-    plain = {"gamma": 1.0, "baseline": "none", "normalize_advantages": False, "replay_size": 50}
+    plain = {"gamma": 1.0, "baseline": "none", "normalize_advantages": False}
+    replay = {"replay_size": 50, "replay_episodes": 1}
     trainer = ReflectRLTrainer(
         gpt2(),
-        config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain),
+        config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain, **replay),
         tokenizer(),
         env=NumberLine,
         seats=[Seat("rater", HalfBlind(), "episode_end")],
