@@ -1,12 +1,13 @@
-"""Check whether tables of learning still hold: short runs at a table's commit and at this one, compared byte by byte.
+"""Check whether tables of learning still hold: short runs at an earlier commit and at this one, compared byte by byte.
 
     python benchmarks/confirm.py taxi line          # the tables of these environments; a minute or two per arm
     python benchmarks/confirm.py taxi --runs DIR    # keep the short runs in DIR
 
 The same recipe and seed give the same bytes on one machine. If each arm of a table, trained for a few steps, has the
 same weights, metrics and evaluation at both commits, the changes between them did not change what it computes, and the
-table is marked "at commit A (same bytes at B)". Otherwise it stays stale and must be made again. A short run goes
-through all stages with one seed; minutes, which no run repeats exactly, remain those of the first commit.
+table is marked "at commit A (same bytes at B)". Otherwise it stays stale and must be made again. The earlier commit is
+the last one that confirmed the table, or else the one it was made at. A short run goes through all stages with one
+seed; minutes, which no run repeats exactly, remain those of the commit that the table was made at.
 """
 
 from __future__ import annotations
@@ -102,12 +103,12 @@ def _differ(one: object, other: object) -> bool:
 
 
 @contextmanager
-def checkout(made_at: str) -> Iterator[Path]:
+def checkout(earlier: str) -> Iterator[Path]:
     """Check out a commit in a temporary folder, deleted afterwards, with the runs that recipes begin with."""
     with tempfile.TemporaryDirectory() as folder:
-        code = Path(folder, made_at)
+        code = Path(folder, earlier)
         git = ("git", "-C", str(ROOT), "worktree")
-        subprocess.run([*git, "add", "--quiet", "--detach", str(code), made_at], check=True)
+        subprocess.run([*git, "add", "--quiet", "--detach", str(code), earlier], check=True)
         (code / "runs").symlink_to(ROOT / "runs")
         try:
             yield code
@@ -115,12 +116,12 @@ def checkout(made_at: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(code)], check=True)
 
 
-def confirm(made_at: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -> bool:
+def confirm(earlier: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -> bool:
     """Return whether short runs of arms give the same bytes at a commit and now; existing short runs are reused."""
     same = True
-    with checkout(made_at) as before:
+    with checkout(earlier) as before:
         for arm in arms:
-            folders = [runs / at / f"{arm.recipe}-{arm.name}" for at in (made_at, commit())]
+            folders = [runs / at / f"{arm.recipe}-{arm.name}" for at in (earlier, commit())]
             for code, folder in zip((before, ROOT), folders, strict=True):
                 if not (folder / RESULTS).exists():
                     train(code, folder, arm)
@@ -146,20 +147,22 @@ def main() -> int:
         for env in given.envs:
             for name, (page, arms) in arms_of(env).items():
                 text = content(page, name)
-                for made_at, _ in dict.fromkeys(COMMIT.findall(text)):
-                    if made_at == commit():
+                parts = COMMIT.findall(text)  # a table may have runs of several commits
+                for earlier in dict.fromkeys(confirmed or made_at for made_at, confirmed in parts):
+                    if earlier == commit():
                         continue
                     try:
-                        same = confirm(made_at, arms, runs, reporter)
+                        same = confirm(earlier, arms, runs, reporter)
                     except ReflectRLError as error:
                         reporter.line(f"error: {error}")
                         return error.exit_code
                     wrong += not same
                     if same:
-                        pattern = rf"commit {made_at}( \(same bytes at \w+\))?"
-                        text = re.sub(pattern, f"commit {made_at} (same bytes at {commit()})", text)
+                        for made_at in (made_at for made_at, confirmed in parts if (confirmed or made_at) == earlier):
+                            pattern = rf"commit {made_at}( \(same bytes at \w+\))?"
+                            text = re.sub(pattern, f"commit {made_at} (same bytes at {commit()})", text)
                         publish(page, name, text)
-                    reporter.line(f"{name}, made at {made_at}: {'confirmed' if same else 'stale, make it again'}")
+                    reporter.line(f"{name} against {earlier}: {'confirmed' if same else 'stale, make it again'}")
     return int(wrong > 0)
 
 

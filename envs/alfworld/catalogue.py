@@ -147,8 +147,8 @@ def open_catalogue(
         if given is not None and kind not in KINDS:
             said = list(given) if isinstance(given, tuple) else given
             raise InvalidInput(
-                f"{option}={said} was given for the games of {dataset!r}, which are made already; leave it out or set it "
-                "to null."
+                f"{option}={said} was given for the games of {dataset!r}, which are made already; leave it out or set "
+                "it to null."
             )
     count = GAMES if count is None else count
     return Catalogue(dataset, count, 0 if seed is None else seed, families, scenes, households)
