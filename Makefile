@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM := false
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
-	@echo "make demo-real train a pretrained model, SmolLM2-135M out of a Python package, on the number line (CPU)"
+	@echo "make demo-real train a pretrained model, SmolLM2-135M out of a Python package, on the number line (20 minutes, CPU)"
 	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"

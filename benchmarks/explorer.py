@@ -207,10 +207,10 @@ def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
     """Play all questions with the policies of run folders, choosing the most probable command."""
     for run in runs:
         recipe = load_recipe(str(run / "recipe.yaml"))
-        players = RunPlayers(recipe, RunFolder(run))
         for title, name in POLICIES.items():
             if name != "base" and not (run / name).is_dir():
                 continue
+            players = RunPlayers(recipe, RunFolder(run))  # of each policy its own: the reflector keeps what it wrote
             lm, policy = players.lm_policy(name)
             seats = () if name == "base" else players.seats(lm, name)
             yield packages.played(

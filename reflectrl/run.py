@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.console import Reporter
     from reflectrl.rollout.iteration import Iteration
     from reflectrl.rollout.results import EvalRow
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON does not know as one that it does."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 class Run:
@@ -48,7 +54,9 @@ class Run:
     ) -> None:
         self.path = Path(path)
         given = load_saved_recipe(self.path / layout.RECIPE) if recipe is None else recipe
-        changes = [f"{key}={json.dumps(value, default=str)}" for key, value in (overrides or {}).items()]
+        changes = [
+            f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in (overrides or {}).items()
+        ]
         self.recipe = load_recipe(given, changes)
         self._reporter = reporter
         check_recipe(self.recipe)

@@ -38,7 +38,7 @@ OPTIONS = {
 }
 
 
-REMEMBERING = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 256, "save_every": 2}
+REMEMBERING = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 128, "save_every": 2}
 
 
 class Interrupted(NumberLine):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from trained_runs import SMALL
 import reflectrl as rl
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen import read_rows
+from reflectrl.envs.number_line import NumberLine
 
 OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in SMALL)}
 
@@ -45,6 +47,9 @@ def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None
     assert changed.recipe.rlft is not None
     assert (changed.recipe.rlft.gamma, changed.recipe.rlft.stages[0].name) == (0.25, "one")
     assert by_file == rl.load_recipe(values)
+    told = rl.Run(tmp_path, by_file, {"description": "A 🚕.", "rlft.stages": [rl.Stage("main", 2)]}).recipe
+    assert told.rlft is not None
+    assert (told.description, told.rlft.stages) == ("A 🚕.", [rl.Stage("main", 2)])
 
 
 @pytest.mark.parametrize(
@@ -62,6 +67,21 @@ def test_mistakes_are_named_before_anything_is_written(
         rl.Run(tmp_path / "run", recipe, overrides)
     assert [fact for fact in facts if fact not in str(caught.value)] == []
     assert not (tmp_path / "run").exists()
+
+
+def test_environments_and_stages_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    team = SimpleNamespace(policy=rl.RandomPolicy(), seats=(), layout=rl.PromptFormat())
+    for env, options, fact in (
+        (NumberLine, {"options": {"sise": 3}}, "'size'"),
+        (NumberLine(), {}, "class NumberLine was given; expected the class itself"),
+        (NumberLine, {"batch_size": 0}, "0 environments"),
+        (NumberLine, {"episodes": 0}, "0 episodes"),
+        ("number_line", {"tasks": []}, "0 tasks"),
+    ):
+        with pytest.raises(InvalidInput, match=fact):
+            rl.evaluate(team, env, **options)
+    with pytest.raises(InvalidInput, match="no stage was given; expected some of gen-data"):
+        rl.Run(tmp_path, "number_line/nano").run(())
 
 
 def test_every_public_name_is_there() -> None:

@@ -144,6 +144,7 @@ def check_recipe(recipe: Recipe) -> None:
     settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
     # the tasks of a dataset section are made later, in gen-data
     chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
+    longest = None  # menu of env.options, for which the labels are made
     problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
     if recipe.dataset and DATASET not in known:
         problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
@@ -156,8 +157,16 @@ def check_recipe(recipe: Recipe) -> None:
         except (TypeError, ValueError) as error:
             problems.setdefault(str(error), f"{where}: {error}")
         else:
+            longest = env.max_actions if where == "env.options" else longest
+            if longest is not None and env.max_actions > longest:
+                problems[where] = (
+                    f"{where}: its menus have up to {env.max_actions} actions, but those of env.options, for which the "
+                    f"policy's labels are made, {longest}; set env.options to the longest menus."
+                )
             for split in [split for split in recipe.eval.splits if split not in env.splits]:
                 problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
+            if where == "eval.env" and not recipe.dataset:
+                problems |= {why: why for why in _nothing_to_evaluate(recipe, env)}
             if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
                 problems.setdefault(unseen, f"{where}: {unseen}")
             if where in chosen and (missing := _without_tasks(chosen[where], env)) is not None:
@@ -177,6 +186,23 @@ def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
     except InvalidInput as error:
         return str(error)
     return None
+
+
+def _nothing_to_evaluate(recipe: Recipe, env: NatLangEnv) -> Iterator[str]:
+    """Yield why there is nothing to evaluate or validate on, unless the environment's data is not here."""
+    asked = {split: "eval.split" for split in recipe.eval.splits if split in env.splits}
+    if recipe.rlft is not None and recipe.rlft.validation is not None:
+        asked.setdefault("validation", "rlft.validation")
+    prefixes = tuple(recipe.eval.tasks)
+    for split, key in asked.items():
+        try:
+            ids = [task.id for task in env.any_tasks(split)]
+        except InvalidInput:
+            continue
+        if not ids:
+            yield f"{key}: environment {recipe.env.name!r} has no tasks in split {split!r}; choose another split."
+        elif key == "eval.split" and prefixes and not any(each.startswith(prefixes) for each in ids):
+            yield f"eval.tasks: no task of split {split!r} begins with one of them; {nearest(prefixes[0], ids)}"
 
 
 def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> str | None:

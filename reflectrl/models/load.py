@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # see adapters.py
 
 BUILTIN = "builtin/nano"
 _TEXT_MODELS = AutoModelForCausalLM._model_mapping  # transformers has no public name for it
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")
 _LAYERS = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
 
 _log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
     """
     _check_folder(local_name(section.name))
     _warn_of_code(section.name, section)
-    processor, tokenizer = _load_processor(section.name, section)
+    processor, tokenizer = load_processor(section.name, section)
     token_ids = add_label_tokens(tokenizer, labels)
     with seeded(seed):
         model = _load_weights(section.name, section, tokenizer)
@@ -98,7 +99,7 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
 
 def check_labels(section: ModelSection, labels: Sequence[str]) -> None:
     """Check that the tokenizer of a model can write all ``labels``; raises as ``label_ids`` and ``new_model`` do."""
-    _, tokenizer = _load_processor(section.name, section)
+    _, tokenizer = load_processor(section.name, section)
     add_label_tokens(tokenizer, labels)
     label_ids(tokenizer, labels)
 
@@ -127,7 +128,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
             f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
             "trained with adapters: train it again, or set model.lora=null."
         )
-    processor, tokenizer = _load_processor(str(folder), section)
+    processor, tokenizer = load_processor(str(folder), section)
     with seeded(0):  # new rows of resized embeddings are drawn, and then overwritten by those in the folder
         model = _load_weights(base, section, tokenizer)
         if section.images:
@@ -173,8 +174,18 @@ def _warn_of_code(name: str, section: ModelSection) -> None:
         _log.warning("model.trust_remote_code=true: running the Python code that comes with %r.", name)
 
 
-def _load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Return a model's processor and its tokenizer; the tokenizer of a text model is both."""
+def load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTokenizerBase]:
+    """Return a model's processor and its tokenizer; the tokenizer of a text model is both.
+
+    Raises:
+        InvalidInput: none is there, it cannot be loaded, or it has no end-of-text token.
+
+    """
+    folder = Path(name)
+    if folder.is_dir() and not any(match for kind in _TOKENIZER_FILES for match in folder.glob(kind)):
+        raise InvalidInput(
+            f"the folder {name!r} has no tokenizer; save it beside the model, with tokenizer.save_pretrained."
+        )
     kind, what = (AutoProcessor, "processor") if section.images else (AutoTokenizer, "tokenizer")
     with _loading(name, what):
         processor = kind.from_pretrained(local_name(name), trust_remote_code=section.trust_remote_code)

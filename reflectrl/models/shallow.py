@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from reflectrl.config.model import ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.builtin import make_base
-from reflectrl.models.load import BUILTIN, LanguageModel, new_model, no_progress_bars, read_config
-from reflectrl.models.packages import local_name
+from reflectrl.models.load import BUILTIN, LanguageModel, load_processor, new_model, no_progress_bars, read_config
 
 
 def shallow_model(
@@ -45,5 +44,5 @@ def shallow_model(
     with seeded(0), no_progress_bars():
         model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, section.dtype))
         model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(local_name(section.name)).save_pretrained(folder)
+        load_processor(section.name, section)[1].save_pretrained(folder)
     return new_model(section.model_copy(update={"name": str(folder)}), labels=labels, seed=0)

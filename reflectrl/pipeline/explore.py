@@ -24,7 +24,7 @@ HISTORY = 20
 MAX_TOKENS = 4096
 """Maximum number of tokens in the reply of a chat model that does a whole task; a reply may hold a file."""
 TIMEOUT_S = 300.0
-"""Time limit of such a reply, in seconds."""
+"""Time limit of such a reply by another's server, in seconds; one's own has the endpoint's default, which is longer."""
 
 Options = Mapping[str, Any]
 """Options of the environment."""
@@ -146,7 +146,8 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
     from reflectrl.endpoint.endpoint import Endpoint
 
     key = api_key_env or Endpoint.api_key_env
-    client = ChatClient(Endpoint(model, base_url, api_key_env=key, max_tokens=MAX_TOKENS, timeout_s=TIMEOUT_S))
+    endpoint = Endpoint(model, base_url, api_key_env=key, max_tokens=MAX_TOKENS)
+    client = ChatClient(endpoint if endpoint.is_own else replace(endpoint, timeout_s=TIMEOUT_S))
 
     def ask(chat: Messages, read: Callable[[str], T], /) -> T:
         [reply] = client.ask_many([chat], [read])

@@ -130,7 +130,7 @@ class Memories:
 
         """
         planner = self._planner(past)
-        seats = () if planner is None else (Seat("planner", planner, when="episode_start"),)
+        seats = () if planner is None else (Seat("planner", planner),)
         if memory is None or (not past and store is None):
             return (*seats, *reflecting(reflector))
 

@@ -108,7 +108,7 @@ class RunPlayers(RunModels):
     def rater(self) -> tuple[Seat, ...]:
         """The seat of the recipe's rater, for RLFT; empty without one."""
         section = self.recipe.players.rater
-        return () if section is None else (Seat("rater", rater_of(section, self, self.endpoints), when="episode_end"),)
+        return () if section is None else (Seat("rater", rater_of(section, self, self.endpoints)),)
 
     @cached_property
     def corrector(self) -> tuple[Seat, ...]:
@@ -116,7 +116,7 @@ class RunPlayers(RunModels):
         section = self.recipe.players.corrector
         if section is None:
             return ()
-        return (Seat("corrector", corrector_of(section, self, self.endpoints), when="after_act"),)
+        return (Seat("corrector", corrector_of(section, self, self.endpoints)),)
 
     # ---- reflectors --------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ def run_stages(
         WorkFailed: a stage failed; the same command continues from the last checkpoint.
 
     """
+    if not stages:
+        raise InvalidInput(f"no stage was given; expected some of {', '.join(STAGES)}.")
     for stage in stages:
         if stage not in STAGES:
             raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")
@@ -80,14 +82,25 @@ def run_stages(
     if "eval" in stages:
         check_reflectors(recipe)
     if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):
-        from reflectrl.pipeline.compute import check_models
-
-        check_models(recipe)  # now, not after hours of gen-data
+        _check_models(recipe, RunFolder(run_dir))  # now, not after hours of gen-data
     _see_one_gpu()
     job = _Job(recipe, RunFolder(run_dir), sft_players, spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
+
+
+def _check_models(recipe: Recipe, run: RunFolder) -> None:
+    """Check the models that are trained, their tokenizers, and the labels, unless the tasks are made by gen-data."""
+    from reflectrl.models.load import BUILTIN, check_labels
+    from reflectrl.pipeline.compute import check_models
+    from reflectrl.pipeline.models import RunModels
+
+    sections, _ = check_models(recipe)
+    for role, section in sections.items():
+        if section.name != BUILTIN:  # whose labels are tokens by construction
+            labels = RunModels(recipe, run).labels if role == "policy" and recipe.dataset is None else ()
+            check_labels(section, labels)
 
 
 def _see_one_gpu() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from reflectrl.core import Decision, Trajectory, Utterance
-from reflectrl.prompts.views import MenuView, View
-
-When = Literal["episode_start", "before_act", "after_act", "episode_end"]
+from reflectrl.core import Decision, InvalidInput, Trajectory, Utterance, nearest
+from reflectrl.prompts.views import MOMENTS, MenuView, View, When
 
 
 class Player(Protocol):
@@ -89,13 +87,27 @@ class Informed(ReadsHints):
 
 @dataclass(frozen=True)
 class Seat:
-    """A frozen player with its role in an episode, and when it speaks."""
+    """A frozen player with its role in an episode."""
 
     role: str
-    """One of ``reflectrl.prompts.views.FROZEN_ROLES``; it determines what the player sees and who reads its words."""
+    """``planner``, ``memory``, ``reflector``, ``corrector`` or ``rater``; it determines when the player is asked, what
+    it sees, and who reads its words (``reflectrl.prompts.views``)."""
     player: Player
-    when: When = "before_act"
-    """Moment of the step or episode at which the player is asked."""
+
+    def __post_init__(self) -> None:
+        """Check the role.
+
+        Raises:
+            InvalidInput: there is no such role.
+
+        """
+        if self.role not in MOMENTS:
+            raise InvalidInput(f"a seat was given the role {self.role!r}; {nearest(self.role, MOMENTS)}")
+
+    @property
+    def when(self) -> When:
+        """Moment of the step or episode at which the player is asked."""
+        return MOMENTS[self.role]
 
 
 def reflecting(reflector: Player | None) -> tuple[Seat, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
 from reflectrl.prompts.format import PromptFormat
@@ -33,7 +34,15 @@ SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
     "rater": (),
 }
 """Other roles whose words each role reads, in the order in which its prompt shows them."""
-FROZEN_ROLES = tuple(role for role in SEEN_WORDS if role != "policy")
+When = Literal["episode_start", "before_act", "after_act", "episode_end"]
+MOMENTS: Mapping[str, When] = {
+    "planner": "episode_start",
+    "memory": "before_act",
+    "reflector": "before_act",
+    "corrector": "after_act",
+    "rater": "episode_end",
+}
+"""Moment of the step or episode at which each frozen role speaks."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,8 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
             for a planner, memory or rater that reads text.
 
     """
-    if role not in FROZEN_ROLES:
-        raise InvalidInput(f"role {role!r} is unknown; {nearest(role, FROZEN_ROLES)}")
+    if role not in MOMENTS:
+        raise InvalidInput(f"role {role!r} is unknown; {nearest(role, MOMENTS)}")
     reads_text = role in ("planner", "memory", "rater") and role not in layout.images
     if reads_text and not state.observation.text.strip() and state.observation.images:
         raise unreadable()

@@ -12,9 +12,9 @@ from reflectrl.core.chat import DECORATION, BadReply
 Reward = Literal["raw", "unit", "max_only"]
 LABELS = ("very bad", "bad", "good", "very good")
 """Labels of the paper, lowest first."""
-_NUMBER = r"(-?\d+(?:\.\d+)?)(?![\d.]*\s*(?:[-–]|to\b|through\b)\s*\d)"
-"""Matches a number that does not begin a range, such as the repeated scale in "Rating (0-3): 2"."""
-_NAMED = re.compile(rf"(?<!confidence )\b(?:rating|score)\b(?:(?:is|of)\b|[\s:=*_`'\"(\[])*{_NUMBER}", re.IGNORECASE)
+_NUMBER = r"(-?\d+(?:\.\d+)?)(?![\d.]*\s*(?:[-–]|to\b|through\b|or\b)\s*\d)"
+"""Matches a number that does not begin a range, such as the repeated scale in "Rating (0-3): 2", nor "1 or 2"."""
+_NAMED = re.compile(rf"(?<!confidence )\b(?:rating|score)\b(?:is\b|[\s:=*_`'\"(\[])*{_NUMBER}", re.IGNORECASE)
 _OWN_WORDS = re.compile(r"Rating: (\d+)\b")
 
 

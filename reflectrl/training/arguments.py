@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # peft takes a second to import
 
 
 def language_model(
-    model: str | PreTrainedModel | PeftModel,
+    model: str | Path | PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase | ProcessorMixin | None,
     peft_config: PeftConfig | None,
     *,
@@ -44,11 +44,11 @@ def language_model(
     A model object that is given with a processor instead of a tokenizer reads images.
 
     Raises:
-        InvalidInput: the model cannot be loaded, or a model object was given without its tokenizer.
+        InvalidInput: the model cannot be loaded or reads fewer tokens, or an object was given without its tokenizer.
 
     """
-    if isinstance(model, str):
-        loaded = new_model(ModelSection(name=model, max_length=max_length), labels=labels, seed=seed)
+    if isinstance(model, str | Path):
+        loaded = new_model(ModelSection(name=str(model), max_length=max_length), labels=labels, seed=seed)
     elif tokenizer is None:
         raise InvalidInput(
             "model was given as an object without processing_class; expected its tokenizer along with it, e.g. "
@@ -59,6 +59,9 @@ def language_model(
         read_pictures(loaded.base, Pictures(processor, loaded.base.config, loaded.base.name_or_path))
     else:
         loaded = LanguageModel(model, tokenizer)
+    context = getattr(loaded.base.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and context < max_length:
+        raise InvalidInput(f"the model reads {context} tokens, but max_length={max_length}; set max_length={context}.")
     if peft_config is not None:
         from peft import get_peft_model
 
@@ -135,7 +138,7 @@ def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
 
 
 def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:
-    """Return the reflector; a path is loaded as a trained model, whose reflections are greedy and cached.
+    """Return the reflector; a path is loaded as a trained model, which writes at most 100 tokens, greedily and cached.
 
     Raises:
         InvalidInput: the folder contains no model.

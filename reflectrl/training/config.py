@@ -34,8 +34,17 @@ _NOT_READ: Mapping[str, str] = {
     "gradient_checkpointing": _MEMORY,
     "activation_checkpointing": _MEMORY,
     "fp16": _FLOAT16,
+    "label_smoothing_factor": "the loss has no labels; leave it out",
+    "neftune_noise_alpha": "the model is in evaluation mode, as in sampling; leave it out",
+    "eval_strategy": "episodes are played instead; set validation",
+    "load_best_model_at_end": "episodes are played instead; set validation and keep",
+    "save_only_model": "checkpoints are whole, so that training can resume; leave it out",
 }
 """Arguments of ``TrainingArguments`` that are refused, and what decides in their place."""
+
+
+class _Derived(int):
+    """A number of steps that follows from the stages; a copy of a config is made with it."""
 
 
 @dataclass
@@ -72,19 +81,21 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
                 effect, or the model is sharded over processes.
 
         """
-        RLFTSettings(**{each.name: getattr(self, each.name) for each in fields(RLFTSettings)})
+        checked = RLFTSettings(**{each.name: getattr(self, each.name) for each in fields(RLFTSettings)})
+        for each in fields(RLFTSettings):
+            setattr(self, each.name, getattr(checked, each.name))  # converted, for example from plain dictionaries
         updates = self.updates_per_iteration
         derived: dict[str, Any] = {
-            "max_steps": sum(stage.iterations for stage in self.stages) * updates,
-            "save_steps": self.save_every * updates,
-            "logging_steps": updates,
+            "max_steps": _Derived(sum(stage.iterations for stage in self.stages) * updates),
+            "save_steps": _Derived(self.save_every * updates),
+            "logging_steps": _Derived(updates),
             "per_device_train_batch_size": 1,
             "activation_checkpointing": False,
         }
         defaults = {each.name: each.default for each in fields(self)}
         for name, decides in _NOT_READ.items():
-            # a copy of a config is made with the values that the first one derived
-            if (given := getattr(self, name)) not in (defaults[name], derived.get(name)):
+            given = getattr(self, name)
+            if given not in (defaults[name], derived.get(name)) and not isinstance(given, _Derived):
                 raise InvalidInput(f"{name}={given} was given, but {decides}.")
         sharded = {
             "FSDP": self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP"),
@@ -99,4 +110,5 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
             setattr(self, name, value)
         self.remove_unused_columns = False
         _BaseConfig.__post_init__(self)  # super() would be RLFTSettings
+        self.save_steps, self.logging_steps = derived["save_steps"], derived["logging_steps"]  # now plain numbers
         self._n_gpu = min(1, self.n_gpu)  # else Trainer divides the rows between the GPUs that this process sees

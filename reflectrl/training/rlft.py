@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProcessorMixin
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.config.rlft import Stage
-from reflectrl.core import Trajectory, WorkFailed
+from reflectrl.config.rlft import TEXT_REWARDS, Stage
+from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
@@ -63,6 +63,16 @@ if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
 
 
+def _check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
+    """Refuse weights of rewards that nobody gives."""
+    known = {"env", *TEXT_REWARDS, *(seat.role for seat in seats if seat.when == "episode_end")}
+    if unknown := args.rewards.keys() - known:
+        raise InvalidInput(
+            f"rewards names {min(unknown)}, but neither the environment, the policy nor a rater gives it; known: "
+            f"{', '.join(sorted(known))}."
+        )
+
+
 class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
     """Trainer of the policy by online RL; the other players are frozen.
 
@@ -83,7 +93,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     Raises:
-        InvalidInput: a model, reflector or environment that cannot be used.
+        InvalidInput: a model, reflector or environment that cannot be used, or weights of rewards that nobody gives.
 
     """
 
@@ -93,7 +103,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def __init__(
         self,
-        model: str | PreTrainedModel | PeftModel,
+        model: str | Path | PreTrainedModel | PeftModel,
         args: ReflectRLConfig | None = None,
         processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
         *,
@@ -109,15 +119,17 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     ) -> None:
         args = args or ReflectRLConfig(output_dir="reflectrl-rlft")
         if layout is None or labels is None:
-            [probe] = make_envs(env, args.stages[0].env, 1)
-            layout = layout or PromptFormat(instructions=probe.instructions)
-            labels = labels or menu_labels(layout.labels, probe.max_actions)
-            probe.close()
+            probes = [probe for stage in args.stages for probe in make_envs(env, stage.env, 1)]
+            layout = layout or PromptFormat(instructions=probes[0].instructions)
+            labels = labels or menu_labels(layout.labels, max(probe.max_actions for probe in probes))
+            for probe in probes:
+                probe.close()
         lm = language_model(
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
         self.policy = trainable_policy(lm, labels, args, layout.action_mode)
         self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
+        _check_rewards(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
@@ -142,6 +154,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
+        self._begun = False
         self._schedule = self._iterations()
         self._minibatch: list[StepSample] | None = None
         self._measures = Measures(self.policy, self.seats, self.imitation)
@@ -158,7 +171,19 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.remove_callback(PrinterCallback)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train or resume like ``transformers.Trainer.train``; afterwards the policy has the weights to keep."""
+        """Train or resume like ``transformers.Trainer.train``; afterwards the policy has the weights to keep.
+
+        Raises:
+            InvalidInput: this trainer has begun to train before, so its stages and records are not those of a new one.
+            WorkFailed: the environment, a player or the disk failed; a new trainer resumes from the last checkpoint.
+
+        """
+        if self._begun:
+            raise InvalidInput(
+                "train() was called before; make another trainer with the same arguments, and call its "
+                "train(resume_from_checkpoint=...) to continue from a checkpoint."
+            )
+        self._begun = True
         output = super().train(*args, **kwargs)
         if self.curriculum.finished:
             if self._averaged_weights is not None:

@@ -150,12 +150,12 @@ class ToolEnv:
         return "\n- ".join((f"{observation.full_text}\nActions:", *observation.actions))
 
 
-def environment_factory(name: str, /, *, reward: Reward = "return", **options: Any) -> Callable[[], ToolEnv]:
+def environment_factory(name: str, reward: Reward = "return", /, **options: Any) -> Callable[[], ToolEnv]:
     """Return a factory for ``GRPOTrainer(environment_factory=...)``, which makes the ``ToolEnv`` of a conversation.
 
     Args:
         name: name of a registered environment.
-        reward: "return" or "success".
+        reward: "return" or "success"; given by position, because an option may have the same name.
         options: the environment's constructor parameters.
 
     Raises:

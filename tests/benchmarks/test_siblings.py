@@ -212,7 +212,7 @@ def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_wit
     episodes = [rl.Episode(task, seed) for seed in range(5) for task in tasks]
     for shown in (True, False):
         rater = Rater(RemoteModel(endpoint.at(), Scale()), Questions(env.instructions, include_actions=shown))
-        seats = [rl.Seat("rater", rater, when="episode_end")]
+        seats = [rl.Seat("rater", rater)]
         layout = rl.PromptFormat(env.instructions)
         played = rollout([env], episodes, policy=rl.RandomPolicy(), seats=seats, layout=layout)
         assert {each.success for each in played} == {True, False}

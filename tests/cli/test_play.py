@@ -237,7 +237,7 @@ def test_only_success_is_saved_and_without_an_expert_a_person_reflects(tmp_path:
 
 
 def test_a_player_with_other_seats_than_a_reflector_does_not_demonstrate() -> None:
-    game = replace(chance("number_line", {}), seats=(Seat("planner", ExpertReflector(), when="episode_start"),))
+    game = replace(chance("number_line", {}), seats=(Seat("planner", ExpertReflector()),))
     with pytest.raises(InvalidInput, match="does not reflect"):
         check_teacher(game, [])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.load import load_saved_recipe
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, Task, register_env
+from reflectrl.envs.number_line import NumberLine
 
 MINIMAL = "name: mine\nenv: {name: number_line}\n"
 
@@ -234,6 +236,7 @@ def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, ove
             ["rlft.stages.0.tasks=[nowhere]"],
             ["rlft.stages.0.tasks: stage 'pickup' asks for tasks that start with ..nowhere"],
         ),
+        ("nano", ["eval.tasks=[nowhere]"], ["split 'test'", "split 'unseen_destination'"]),
     ],
 )
 def test_what_the_environment_does_not_take_is_named_all_at_once(
@@ -243,6 +246,22 @@ def test_what_the_environment_does_not_take_is_named_all_at_once(
         check_recipe(load_recipe(f"dangerous_taxi/{name}", overrides))
     lines = str(caught.value).split("\n")[1:] or [str(caught.value)]
     assert [re.search(fact, line) is not None for fact, line in zip(facts, lines, strict=True)] == [True] * len(facts)
+
+
+def test_menus_longer_than_those_of_the_labels_and_splits_without_tasks_are_refused_before_any_stage() -> None:
+    longer = ["env.options.menu=52", "rlft.stages=[{name: a, iterations: 2, env: {menu: 60}}]"]
+    with pytest.raises(InvalidInput, match="rlft.stages.0.env: its menus have up to 60 actions, .* 52; set"):
+        check_recipe(load_recipe("alfworld/nano", longer))
+
+    class TrainingOnly(NumberLine):
+        def tasks(self, split: str) -> Sequence[Task]:
+            return super().tasks(split) if split == "train" else ()
+
+    register_env("training_only", TrainingOnly)
+    minimal = {"name": "x", "env": {"name": "training_only"}, "rlft": {"validation": {"every": 2}}}
+    with pytest.raises(InvalidInput) as caught:
+        check_recipe(load_recipe(minimal))
+    assert [f"no tasks in split {split!r}" in str(caught.value) for split in ("test", "validation")] == [True, True]
 
 
 SHADOWED = {

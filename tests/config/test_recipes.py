@@ -24,6 +24,7 @@ from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.envs.alfworld.games import make_games
 from reflectrl.players import RandomPolicy, ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MOMENTS
 from reflectrl.rollout import Episode, rollout
 
 NAMES = recipe_names()
@@ -67,16 +68,6 @@ SET = [setting for name in NAMES for setting in written(yaml.safe_load(recipe_te
 """All settings of all shipped recipes."""
 
 
-WHEN: dict[str, Literal["episode_start", "before_act", "after_act", "episode_end"]] = {
-    "planner": "episode_start",
-    "memory": "before_act",
-    "reflector": "before_act",
-    "corrector": "after_act",
-    "rater": "episode_end",
-}
-"""Moment at which each frozen player speaks, in the order of the hooks."""
-
-
 def seated(recipe: Recipe) -> tuple[str, ...]:
     """Return the roles of a recipe's frozen players, in their order."""
     players = recipe.players
@@ -87,7 +78,7 @@ def seated(recipe: Recipe) -> tuple[str, ...]:
         "corrector": players.corrector,
         "rater": players.rater,
     }
-    return tuple(role for role in WHEN if there[role])
+    return tuple(role for role in MOMENTS if there[role])
 
 
 @cache
@@ -95,7 +86,7 @@ def two_episodes(name: str, options: str, layout: PromptFormat, roles: tuple[str
     """Play two episodes with scripted players of these roles in an environment with options as JSON."""
     env = make_env(name, **json.loads(options))
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
-    seats = [Seat(role, ScriptedReflector(lambda _: "Go on."), when=WHEN[role]) for role in roles]
+    seats = [Seat(role, ScriptedReflector(lambda _: "Go on.")) for role in roles]
     policy = RandomPolicy() if layout.action_mode == "enumerated" else Thinks('{"thoughts": "Go on."}')
     return rollout([env], episodes, policy=policy, seats=seats, layout=layout)
 

@@ -37,7 +37,7 @@ class Telling:
 
 
 def test_a_plan_is_made_where_the_episode_began_and_read_by_both_players():
-    heard, read = words_in_view(SAMPLES, [Seat("planner", Telling(), "episode_start"), REFLECTOR], LAYOUT, [TAUGHT])
+    heard, read = words_in_view(SAMPLES, [Seat("planner", Telling()), REFLECTOR], LAYOUT, [TAUGHT])
     plan = {"planner": "The start. a walks"}
     assert heard == [plan, plan, {}]
     assert read == [{**plan, "reflector": "Good."}, {**plan, "reflector": "Begin."}, {"reflector": "Fine."}]

@@ -165,6 +165,11 @@ def bloom(folder):
 
 UNLOADABLE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), {}, ["config.json"]),
+    "no tokenizer": (
+        lambda folder: [path.unlink() for path in folder.glob("tokenizer*")],
+        {},
+        ["no tokenizer", "tokenizer.save_pretrained"],
+    ),
     "pickled weights": (
         lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
         {},

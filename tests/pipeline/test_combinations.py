@@ -117,11 +117,11 @@ def test_the_models_of_frozen_players_are_what_they_were_after_the_policy_was_tr
     memory = Memory(Retriever([past("", ("add one", "Number 2."))], HiddenStates(compared.base, tokenizer(), length)))
     rating = Rater(LocalModel(rater, Scale(), max_length=length), Questions())
     seats = [
-        Seat("planner", Planner(LocalText(planner, max_length=length, max_new_tokens=4)), "episode_start"),
+        Seat("planner", Planner(LocalText(planner, max_length=length, max_new_tokens=4))),
         Seat("memory", memory),
         Seat("reflector", LMReflector(reflector.model, tokenizer(), max_length=length, max_new_tokens=4)),
-        Seat("corrector", LocalCorrector(corrector, max_length=length), "after_act"),
-        Seat("rater", rating, "episode_end"),
+        Seat("corrector", LocalCorrector(corrector, max_length=length)),
+        Seat("rater", rating),
     ]
     models = [each.model for each in (planner, compared, reflector, corrector, rater, policy)]
     before = [{name: weight.clone() for name, weight in model.state_dict().items()} for model in models]

@@ -88,6 +88,9 @@ def test_labels_that_are_not_single_tokens_are_refused_before_any_training(packa
     path.write_text("extends: number_line/nano\nname: wide\nenv:\n  name: wide_line\n")
     given = (f"model.name={packaged}", f"model.max_length={CONTEXT}", "prompt.labels=numbers")
     recipe = small_recipe(*given, name=str(path))
+    with pytest.raises(InvalidInput, match="'10'"):
+        play_stages(recipe, run)  # before gen-data
+    assert not run.exists()
     play_stages(recipe, run, "gen-data")
     with pytest.raises(InvalidInput, match="'10'"):
         play_stages(recipe, run, "sft")

@@ -135,7 +135,7 @@ def test_training_goes_on_without_a_corrector_that_is_down_for_as_many_thoughts_
 def test_no_call_is_paid_for_a_text_without_a_legal_action(legal: bool, endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "NO", "correction": "It is higher."}'
     env, account = NumberLine(size=6), Account()
-    seats = [Seat("corrector", RemoteCorrector(endpoint.at(), account=account), when="after_act")]
+    seats = [Seat("corrector", RemoteCorrector(endpoint.at(), account=account))]
     episodes = [Episode(env.tasks("train")[0], seed) for seed in range(2)]
     played = rollout([env], episodes, policy=Thinks("It is lower.", legal), seats=seats, layout=LAYOUT)
     turns = [turn for each in played for turn in each.turns]
@@ -157,7 +157,7 @@ def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_
 ) -> None:
     endpoint.reply = lambda _: '{"evaluation": "YES"}'
     corrector = RemoteCorrector(endpoint.at())
-    seats = [Seat("corrector", Informed(corrector) if tool else corrector, when="after_act")]
+    seats = [Seat("corrector", Informed(corrector) if tool else corrector)]
 
     def played(env: NatLangEnv, count: int) -> None:
         episodes = [Episode(env.tasks("train")[0], seed) for seed in range(count)]
@@ -210,7 +210,7 @@ def test_in_play_the_rule_rewrites_the_thoughts_that_the_environment_finds_wrong
     env = make_env("gym_cards", game="ez_points")
     layout = PromptFormat(history=1, action_mode="thought_choice")
     episodes = [Episode(task, seed=0) for task in env.tasks("train")]
-    seats = [Seat("corrector", RuleCorrector(), when="after_act")]
+    seats = [Seat("corrector", RuleCorrector())]
     played = rollout([env], episodes, policy=Thinks("10 + 2 equals 12.", True), seats=seats, layout=layout)
     turns = [turn for each in played for turn in each.turns]
     assert {turn.rewards["agreement"] for turn in turns} == {0.0, 1.0}

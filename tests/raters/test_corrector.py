@@ -28,7 +28,7 @@ def corrected(verdict: int) -> tuple[LocalCorrector, list[str]]:
         model.transformer.ln_f.bias.add_(5 * model.lm_head.weight[level])
     env = NumberLine(size=8)
     episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:4])]
-    seats, layout = [Seat("corrector", corrector, when="after_act")], replace(LAYOUT, history=0)
+    seats, layout = [Seat("corrector", corrector)], replace(LAYOUT, history=0)
     played = rollout([env], episodes, policy=Thinks("The target is lower."), seats=seats, layout=layout)
     return corrector, [turn.said["corrector"].text for each in played for turn in each.turns]
 

@@ -60,7 +60,7 @@ def learned(folder: Path, rater: Player) -> tuple[float, float]:
         ),
         tokenizer(),
         env=NumberLine,
-        seats=[Seat("reflector", EXPERT), Seat("rater", rater, when="episode_end")],
+        seats=[Seat("reflector", EXPERT), Seat("rater", rater)],
         layout=LAYOUT,
         labels=LABELS,
         on_iteration=lambda done, _: successes.append(done.success),

@@ -25,7 +25,7 @@ def tiny() -> LanguageModel:
 
 def rated(segment: int) -> list[tuple[float, str]]:
     model = LocalModel(tiny(), SCALE, max_length=MAX_LENGTH)
-    seats = [Seat("rater", Rater(model, Questions("Walk.", segment, scale=SCALE)), when="episode_end")]
+    seats = [Seat("rater", Rater(model, Questions("Walk.", segment, scale=SCALE)))]
     env = NumberLine(size=8)
     episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:6])]
     played = rollout([env], episodes, policy=RandomPolicy(), seats=seats, layout=LAYOUT)

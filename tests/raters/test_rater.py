@@ -55,7 +55,7 @@ class Seated:
         self.images = ("rater",) if questions.images else ()
         self.model = RemoteModel(endpoint.at(**settings), questions.scale)
         self.model.client.ways = LabelWays(self.model.client.endpoint, ["text"])
-        self.seats = [Seat("rater", Rater(self.model, questions, votes), when="episode_end")]
+        self.seats = [Seat("rater", Rater(self.model, questions, votes))]
 
     def rate(self, *played: Trajectory) -> list[Trajectory]:
         return rated(played, self.seats, PromptFormat(images=self.images))

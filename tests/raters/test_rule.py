@@ -15,7 +15,7 @@ from reflectrl.rollout import Episode, rollout
 
 def played(rater: RuleRater, env: NatLangEnv, episodes: int, split: str = "train") -> list[Trajectory]:
     tasks = env.tasks(split)
-    seats = [Seat("rater", rater, when="episode_end")]
+    seats = [Seat("rater", rater)]
     wanted = [Episode(tasks[number % len(tasks)], number) for number in range(episodes)]
     return rollout([env], wanted, policy=RandomPolicy(), seats=seats, layout=PromptFormat())
 

@@ -23,7 +23,7 @@ from reflectrl.core import (
 )
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
+from reflectrl.prompts.views import MOMENTS, MenuView, State, view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import end_of, policy_views
@@ -95,7 +95,7 @@ def test_the_state_after_the_last_action_is_recorded_shown_to_raters_and_to_nobo
         assert (each.last.actions, each.last.common, len(each.last.images)) == ((), (), 1)
         assert view("rater", LAYOUT, end_of(each)).last == each.last
         state = State(each.last, each.actions, last=Observation("The end.", ()))
-        assert all(view(role, LAYOUT, state).last is None for role in FROZEN_ROLES if role != "rater")
+        assert all(view(role, LAYOUT, state).last is None for role in MOMENTS if role != "rater")
         assert all(shown.last is None for shown in policy_views(each, LAYOUT))
     write_trajectories(file, HEADER, played)
     assert read_trajectories(file) == (HEADER, played)

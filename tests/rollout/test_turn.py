@@ -14,7 +14,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import policy_chat
-from reflectrl.prompts.views import FROZEN_ROLES, MenuView, State, view
+from reflectrl.prompts.views import MOMENTS, MenuView, State, view
 from reflectrl.rollout import Episode, play_turn, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
@@ -84,22 +84,15 @@ def rating(view):
     return tuple(float(step) for step in range(len(view.past)))
 
 
-WHEN = {
-    "planner": "episode_start",
-    "memory": "before_act",
-    "reflector": "before_act",
-    "corrector": "after_act",
-    "rater": "episode_end",
-}
-
-
 @pytest.fixture(scope="module")
 def full_table():
     """One episode with a player in every seat."""
     log = []
     policy = NotingPolicy(log)
-    players = {role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: (), log) for role in WHEN}
-    seats = [Seat(role, players[role], when) for role, when in WHEN.items()]
+    players = {
+        role: Noting(f"Words of the {role}.", rating if role == "rater" else lambda _: (), log) for role in MOMENTS
+    }
+    seats = [Seat(role, players[role]) for role in MOMENTS]
     (played,) = play(*seats, env=Secretive(size=6), policy=policy, seed=3)
     assert len(played.turns) > 2
     return played, policy, players
@@ -114,7 +107,7 @@ def test_each_seat_is_asked_at_its_moment(full_table):
     asked = {role: len(player.views) for role, player in players.items()}
     assert asked == {"planner": 1, "memory": steps, "reflector": steps, "corrector": steps, "rater": 1}
     assert len(policy.views) == steps
-    planner, memory, reflector, corrector, rater = (f"Words of the {role}." for role in WHEN)
+    planner, memory, reflector, corrector, rater = (f"Words of the {role}." for role in MOMENTS)
     assert policy.log == [planner, *[memory, reflector, "The act.", corrector] * steps, rater]
     assert set(played.turns[0].said) == {"planner", "memory", "reflector", "corrector"}
     assert set(played.turns[1].said) == {"memory", "reflector", "corrector"}
@@ -152,7 +145,8 @@ def test_only_players_that_read_hints_are_given_them():
 
 
 def test_a_role_without_a_place_at_the_table_is_refused():
-    assert set(FROZEN_ROLES) == set(WHEN)
+    with pytest.raises(InvalidInput, match="'critic'"):
+        Seat("critic", ExpertReflector())
     with pytest.raises(InvalidInput, match="'critic'"):
         view("critic", LAYOUT, State(Observation("Here.", ("go",))))
 
@@ -214,7 +208,7 @@ def test_a_plan_stays_in_view_until_the_end(full_table):
 
 
 def rated_episode(scores):
-    (played,) = play(Seat("rater", Noting(scores=scores), "episode_end"))
+    (played,) = play(Seat("rater", Noting(scores=scores)))
     return played
 
 
@@ -223,7 +217,7 @@ def test_episodes_that_end_in_another_order_than_they_began_keep_their_own_ratin
     envs, ended = [NumberLine(size=6) for _ in range(2)], []
     tasks = {task.id: task for task in envs[0].tasks("train")}
     episodes = [Episode(tasks[name], 0) for name in ("1-to-4", "0-to-1")]
-    options = {"policy": ExpertPolicy(), "seats": [Seat("rater", by_target, "episode_end")], "layout": LAYOUT}
+    options = {"policy": ExpertPolicy(), "seats": [Seat("rater", by_target)], "layout": LAYOUT}
     played = rollout(envs, episodes, **options, on_episode=lambda each: ended.append(each.task.id))
     assert ended == ["0-to-1", "1-to-4"]
     assert [each.turns[-1].rewards["rater"] for each in played] == [4.0, 1.0]
@@ -351,7 +345,7 @@ def test_nobody_corrects_the_policy_in_a_state_that_is_only_valued():
     env, memory, corrector = NumberLine(size=10), Counting(), Counting()
     env.horizon = 2
     far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
-    seats = (Seat("memory", memory), Seat("corrector", corrector, when="after_act"))
+    seats = (Seat("memory", memory), Seat("corrector", corrector))
     (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=True)
     assert played.last_value
     assert (memory.asked, corrector.asked) == (3, 2)

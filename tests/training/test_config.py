@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tiny_rlft import config, run
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import Stage, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.prompts import PromptFormat
 
@@ -31,6 +31,8 @@ from reflectrl.prompts import PromptFormat
         ({"warmup_steps": 10}, "warmup_steps=10"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing=True"),
         ({"fp16": True}, "fp16=True"),
+        ({"label_smoothing_factor": 0.1}, "label_smoothing_factor=0.1"),
+        ({"eval_strategy": "steps"}, "eval_strategy=steps .* set validation"),
         ({"fsdp": True}, "FSDP"),
         ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "DeepSpeed"),
     ],
@@ -56,6 +58,19 @@ def test_settings_without_effect_with_the_action_mode_of_the_layout_are_refused(
         run(tmp_path, layout=PromptFormat(history=0, labels="letters", action_mode=mode), **options)
 
 
+def test_a_reward_that_nobody_gives_is_refused_and_so_is_a_prompt_that_the_model_cannot_read(tmp_path):
+    with pytest.raises(InvalidInput, match="rewards names enviroment, .* known: env, format, illegal"):
+        run(tmp_path, rewards={"enviroment": 1.0})
+    with pytest.raises(InvalidInput, match="the model reads 128 tokens, but max_length=129"):
+        run(tmp_path, max_length=129)
+
+
+def test_a_trainer_trains_once(tmp_path):
+    done = run(tmp_path).train()
+    with pytest.raises(InvalidInput, match=r"make another trainer .*resume_from_checkpoint"):
+        done.train()
+
+
 @pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
 def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
@@ -69,6 +84,10 @@ def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
     assert args.updates_per_iteration == 6
     assert (args.max_steps, args.save_steps, args.logging_steps) == (42, 30, 6)
     assert replace(args, gamma=0.5).max_steps == 42
+    again = replace(args, stages=stages[:1], save_every=1)
+    assert (again.max_steps, again.save_steps) == (18, 6)
+    plain = config(tmp_path, stages=[{"name": "one", "iterations": 3}], validation={"every": 2})
+    assert (plain.stages, plain.validation) == ([Stage("one", 3)], Validation(every=2))
     assert not args.gradient_checkpointing
     assert not args.activation_checkpointing
     assert not args.bf16

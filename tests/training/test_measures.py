@@ -32,7 +32,7 @@ class Rates:
 
 def rated(folder: Path, *levels: int | None, **options) -> tuple[Run, bool]:
     """Train for two iterations of four episodes; return the run, and whether the weights changed."""
-    trained = run(folder, seats=[Seat("rater", Rates(*levels), when="episode_end")], **{**RATED, **options})
+    trained = run(folder, seats=[Seat("rater", Rates(*levels))], **{**RATED, **options})
     before = trained.weights
     trained.train()
     return trained, not all(weight.equal(before[name]) for name, weight in trained.weights.items())
@@ -85,6 +85,6 @@ class Planner:
 def test_steps_for_which_the_planner_gave_no_key_are_counted(key, words, misses, tmp_path: Path) -> None:
     """R7: the examples stay as they are, and the misses are counted."""
     memory = Memory(Retriever([past("go", ("add one", "Number 1"))], OneHot()), key=key, planner=Planner(words))
-    trained = run(tmp_path, seats=[Seat("memory", memory)], max_length=256).train()
+    trained = run(tmp_path, seats=[Seat("memory", memory)], max_length=128).train()
     assert [each.memory_key_misses for each in trained.iterations] == [misses, misses]
     assert trained.iterations[0].rater_std is None

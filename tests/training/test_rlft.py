@@ -350,7 +350,7 @@ def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_pat
         config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain, **replay),
         tokenizer(),
         env=NumberLine,
-        seats=[Seat("rater", HalfBlind(), "episode_end")],
+        seats=[Seat("rater", HalfBlind())],
         layout=LAYOUT,
         labels=LABELS,
         on_iteration=lambda _, fresh: seen.append((list(fresh), trainer.advantages)),

@@ -77,7 +77,7 @@ class Says:
 def played(mode, corrector, policy=None, count=3):
     env = NumberLine(size=5)
     episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:count])]
-    seats = [Seat("corrector", corrector, when="after_act")]
+    seats = [Seat("corrector", corrector)]
     return rollout([env], episodes, policy=policy or policy_of(mode), seats=seats, layout=layout_of(mode))
 
 
@@ -219,7 +219,7 @@ def test_g2_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
     plain, trainer = trainer_of(tmp_path / "rl4vlm")
     trainer.train()
     for words, same in (("", True), ("Up.", False)):
-        seat = Seat("corrector", Says(words), when="after_act")
+        seat = Seat("corrector", Says(words))
         corrected, trainer = trainer_of(tmp_path / f"gtr{words}", ThoughtTerm(), [seat])
         trainer.train()
         assert (trainer.imitation.corrections == []) == same
@@ -237,7 +237,7 @@ def reported(folder, term=None, *seats, **options):
 
 
 def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_number(tmp_path):
-    corrector = Seat("corrector", Says("Up."), when="after_act")
+    corrector = Seat("corrector", Says("Up."))
     losses = {}
     for coef in (0.0, 1.0, 2.0):
         [(done, fresh), _] = reported(tmp_path / str(coef), ThoughtTerm(coef=coef), corrector)
@@ -252,7 +252,7 @@ def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_numb
 
 @pytest.mark.parametrize(("aggregate", "kept"), [("all", 3), ("latest", 1)])
 def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
-    corrector = Seat("corrector", Says("Up."), when="after_act")
+    corrector = Seat("corrector", Says("Up."))
     term, stages = ThoughtTerm(aggregate=aggregate), [Stage("main", 3, env={"size": 6})]
     _, trainer = trainer_of(tmp_path, term, [corrector], stages=stages)
     rounds = []
@@ -265,7 +265,7 @@ def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_la
 
 
 def test_corrections_that_are_too_long_are_left_out_and_counted(tmp_path):
-    corrector = Seat("corrector", Says("Number 1, target 2. " * 20), when="after_act")
+    corrector = Seat("corrector", Says("Number 1, target 2. " * 20))
     for done, _ in reported(tmp_path, ThoughtTerm(), corrector):
         assert done.imitated == 0
         assert done.imitated_too_long > 0
@@ -285,7 +285,7 @@ def test_a_corrector_without_usable_answers_is_counted_and_leaves_only_the_polic
     """G6: bounded attempts, counted, no NaN."""
     endpoint.reply = lambda _: "no idea"
     corrector = RemoteCorrector(endpoint.at(max_attempts=2, max_rejected=1000))
-    seat = Seat("corrector", Informed(corrector) if tool else corrector, when="after_act")
+    seat = Seat("corrector", Informed(corrector) if tool else corrector)
     [(plain, _), _] = reported(tmp_path / "without")
     [(done, fresh), (other, _)] = reported(tmp_path / "garbage", ThoughtTerm(), seat)
     assert (done.corrector_invalid, other.corrector_invalid, plain.corrector_invalid) == (1, 1, None)
@@ -349,7 +349,7 @@ def test_a_local_corrector_is_frozen(tmp_path):
     model = gpt2(1, spread=0.3, n_positions=512)
     before = {name: each.clone() for name, each in model.state_dict().items()}
     corrector = LocalCorrector(LanguageModel(model, tokenizer()), max_length=512)
-    _, trainer = trainer_of(tmp_path, ThoughtTerm(), [Seat("corrector", corrector, when="after_act")])
+    _, trainer = trainer_of(tmp_path, ThoughtTerm(), [Seat("corrector", corrector)])
     trainer.train()
     assert corrector._known  # it was asked
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Literal
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.training.tools import ToolEnv, environment_factory, task_rows
 
 
-def line(task: str = "3-to-5", **options: object) -> ToolEnv:
-    game = environment_factory("number_line", **options)()
+def line(task: str = "3-to-5", reward: Literal["return", "success"] = "return", **options: object) -> ToolEnv:
+    game = environment_factory("number_line", reward, **options)()
     game.reset(task=task)
     return game
 
@@ -47,7 +48,7 @@ def test_an_episode_is_played_by_calling_a_tool_until_it_ends_and_then_another()
     assert game.get_reward() == game.episode_return == pytest.approx(0.95)
     game.reset(task="3-to-5")
     assert (game.success, game.get_reward()) == (False, 0.0)
-    won = line("4-to-5", reward="success")
+    won = line("4-to-5", "success")
     assert [won.get_reward(), won.act(UP)[-4:], won.get_reward()] == [0.0, "won.", 1.0]
     lost = line("0-to-3", size=4)  # one conversation is independent of another
     assert [lost.act(action) for action in (UP, DOWN, UP, DOWN)][-1] == (
@@ -99,7 +100,7 @@ def test_an_environment_that_breaks_stops_training_though_the_loop_of_trl_contin
     [
         (lambda: environment_factory("numberline"), "'number_line'"),
         (lambda: environment_factory("number_line", sise=4), "'size'"),
-        (lambda: environment_factory("number_line", reward="sucess"), "'success'"),
+        (lambda: environment_factory("number_line", "sucess"), "'success'"),
         (lambda: task_rows("number_line", "tset"), "'test'"),
         (lambda: environment_factory("number_line")().reset(prompt=[]), "'prompt'.* 'task'"),
         (lambda: line("3-to-5", size=4), "'3-to-5' .*'number_line' .*{'size': 4}"),

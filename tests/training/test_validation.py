@@ -69,7 +69,7 @@ def test_a_validation_asks_no_player_whose_words_come_after_the_act():
     model = gpt2()
     add_choice_head(model)
     policy = LMPolicy(model, encoder())
-    collector = Collector(NumberLine, policy, model, (Seat("corrector", Silent(), "after_act"),), LAYOUT, 2)
+    collector = Collector(NumberLine, policy, model, (Seat("corrector", Silent()),), LAYOUT, 2)
     collector.open({"size": 4})
     episodes = [Episode(task, seed=0) for task in collector.envs[0].split_tasks("validation")]
     assert collector.count_wins(episodes, greedy=True).total() <= len(episodes)
