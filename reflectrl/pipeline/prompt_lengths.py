@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,13 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
 from reflectrl.core.layout import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import RandomPolicy
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.format import ActionMode
 from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
@@ -102,6 +105,31 @@ def check_prompt_lengths(
     for player, lm in models.items():
         reflection, written = (0, speaks) if player == "reflector" else (speaks, thinks)
         _check(player, lm, run_players.section(player).max_length, reflection, written, prompts[player])
+
+
+def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[str, int], mode: ActionMode) -> None:
+    """Warn if players are trained on texts that are longer than those they may write at play.
+
+    Args:
+        lm: the model that is trained.
+        rows: its SFT rows.
+        limits: maximum number of tokens of what a player writes, by player.
+        mode: form of the policy's answers; one that answers with a label alone writes nothing.
+
+    """
+    plain = PlainText(lm.tokenizer)
+    for player, limit in limits.items():
+        if player == "policy" and mode == "enumerated":
+            continue
+        thinks = player == "policy" and mode == "thought_choice"  # and then answers with a label, which is never cut
+        texts = Counter(row.thought if thinks else row.written(mode) for row in rows if row.player == player)
+        lengths = {text: len(plain.completion(text)) for text in texts}
+        if cut := sum(count for text, count in texts.items() if lengths[text] > limit):
+            _log.warning(
+                f"{cut / texts.total():.0%} of the texts that the {player} is trained to write have more than "
+                f"players.{player}.max_new_tokens={limit} tokens and will be cut at play; to play whole ones, set it "
+                f"to {max(lengths.values())}."
+            )
 
 
 def _recalling(trajectory: Trajectory, run_players: RunPlayers) -> Trajectory:

@@ -15,7 +15,7 @@ from reflectrl.models.load import BUILTIN, check_labels, new_model, save_model
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
+from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
 from reflectrl.training.sft import train_sft
 from reflectrl.training.sft_examples import Player
 
@@ -66,15 +66,18 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
     check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
+    rows = training_rows(recipe, run, player)
+    limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
+    warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
     with gentle_stops() as stop:
         summary = train_sft(
             lm,
-            training_rows(recipe, run, player),
+            rows,
             player=player,
             section=section,
             labels=run_players.labels,
             max_length=base.max_length,
-            max_new_tokens={role: getattr(recipe.players, role).max_new_tokens for role in roles},
+            max_new_tokens=limits,
             drop_long_rows=recipe.sft.drop_long_rows,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),

@@ -10,7 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 
 from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.model import ModelSection
+from reflectrl.config.rlft import TEXT_REWARDS, Stage
 from reflectrl.core import InvalidInput
+from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
@@ -22,7 +24,9 @@ from reflectrl.models.reflecting import ReflectingPolicy, reflects
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.players import Player
+from reflectrl.players import Player, Seat
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode
 from reflectrl.training.config import ReflectRLConfig
 
@@ -67,6 +71,20 @@ def language_model(
 
         loaded = LanguageModel(get_peft_model(loaded.model, peft_config), loaded.tokenizer)
     return LanguageModel(loaded.model, tokenizer or loaded.tokenizer)
+
+
+def layout_and_labels(
+    env: Env, stages: Sequence[Stage], layout: PromptFormat | None, labels: Sequence[str] | None
+) -> tuple[PromptFormat, Sequence[str]]:
+    """Return what is given, or else a default layout and the labels of the longest menu of all stages."""
+    if layout is not None and labels is not None:
+        return layout, labels
+    probes = [probe for stage in stages for probe in make_envs(env, stage.env, 1)]
+    layout = layout or PromptFormat(instructions=probes[0].instructions)
+    labels = labels or menu_labels(layout.labels, max(probe.max_actions for probe in probes))
+    for probe in probes:
+        probe.close()
+    return layout, labels
 
 
 def trainable_policy(
@@ -148,3 +166,18 @@ def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> 
         return reflector
     lm = load_model(Path(reflector), ModelSection(max_length=max_length), trainable=False)
     return LMReflector(lm.model, lm.tokenizer, max_length=max_length)
+
+
+def check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
+    """Check that each weight of a reward is that of one that the environment, the policy or a rater gives.
+
+    Raises:
+        InvalidInput: nobody gives it.
+
+    """
+    known = {"env", *TEXT_REWARDS, *(seat.role for seat in seats if seat.when == "episode_end")}
+    if unknown := args.rewards.keys() - known:
+        raise InvalidInput(
+            f"rewards names {min(unknown)}, but neither the environment, the policy nor a rater gives it; known: "
+            f"{', '.join(sorted(known))}."
+        )

@@ -22,19 +22,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProcessorMixin
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.config.rlft import TEXT_REWARDS, Stage
+from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
-from reflectrl.core.registry import Env, make_envs
+from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.models.policy import Scores
 from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts import labels as menu_labels
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.thoughts import known
-from reflectrl.training.arguments import frozen_reflector, language_model, trainable_policy
+from reflectrl.training.arguments import (
+    check_rewards,
+    frozen_reflector,
+    language_model,
+    layout_and_labels,
+    trainable_policy,
+)
 from reflectrl.training.batch import (
     StepSample,
     advantages_by_episode,
@@ -61,16 +66,6 @@ from reflectrl.training.weights import average, copy_weights, load_weights, usin
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
-
-
-def _check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
-    """Refuse weights of rewards that nobody gives."""
-    known = {"env", *TEXT_REWARDS, *(seat.role for seat in seats if seat.when == "episode_end")}
-    if unknown := args.rewards.keys() - known:
-        raise InvalidInput(
-            f"rewards names {min(unknown)}, but neither the environment, the policy nor a rater gives it; known: "
-            f"{', '.join(sorted(known))}."
-        )
 
 
 class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
@@ -118,18 +113,13 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         failures: Path | None = None,
     ) -> None:
         args = args or ReflectRLConfig(output_dir="reflectrl-rlft")
-        if layout is None or labels is None:
-            probes = [probe for stage in args.stages for probe in make_envs(env, stage.env, 1)]
-            layout = layout or PromptFormat(instructions=probes[0].instructions)
-            labels = labels or menu_labels(layout.labels, max(probe.max_actions for probe in probes))
-            for probe in probes:
-                probe.close()
+        layout, labels = layout_and_labels(env, args.stages, layout, labels)
         lm = language_model(
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
         self.policy = trainable_policy(lm, labels, args, layout.action_mode)
         self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
-        _check_rewards(args, self.seats)
+        check_rewards(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
@@ -171,18 +161,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.remove_callback(PrinterCallback)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train or resume like ``transformers.Trainer.train``; afterwards the policy has the weights to keep.
-
-        Raises:
-            InvalidInput: this trainer has begun to train before, so its stages and records are not those of a new one.
-            WorkFailed: the environment, a player or the disk failed; a new trainer resumes from the last checkpoint.
-
-        """
+        """Train or resume, once, like ``transformers.Trainer.train``; the policy then has the weights to keep."""
         if self._begun:
-            raise InvalidInput(
-                "train() was called before; make another trainer with the same arguments, and call its "
-                "train(resume_from_checkpoint=...) to continue from a checkpoint."
-            )
+            raise InvalidInput("train() was called before; make another trainer, which can resume from a checkpoint.")
         self._begun = True
         output = super().train(*args, **kwargs)
         if self.curriculum.finished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from trained_runs import play_stages, small_recipe
@@ -50,3 +51,17 @@ def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_traine
     with pytest.raises(InvalidInput, match=r"\d+ tokens .*model\.max_length=72"):
         play_stages(wordy, tmp_path / "run", "sft")
     assert not (tmp_path / "run" / "reflector").exists()
+
+
+@pytest.mark.slow
+def test_players_that_learn_longer_texts_than_they_may_write_are_named_before_they_are_trained(tmp_path, caplog):
+    short = ("sft.reflector.steps=1", "sft.policy.steps=1")
+    play_stages(small_recipe(*short), tmp_path / "whole", "gen-data", "sft")
+    assert warnings(caplog) == []
+    play_stages(small_recipe(*short, "players.reflector.max_new_tokens=1"), tmp_path / "cut", "gen-data", "sft")
+    [said] = warnings(caplog)
+    assert re.match(r"\d+% of the texts that the reflector .*=1 tokens .*; to play whole ones, set it to 2", said)
+    caplog.clear()
+    thinks = ("prompt.action_mode=thought_choice", "players.reflector.player=none", "players.policy.max_new_tokens=1")
+    play_stages(small_recipe(*short, *thinks), tmp_path / "thinks", "gen-data", "sft")
+    assert ["players.policy.max_new_tokens=1 tokens" in said for said in warnings(caplog)] == [True]

@@ -67,7 +67,7 @@ def test_a_reward_that_nobody_gives_is_refused_and_so_is_a_prompt_that_the_model
 
 def test_a_trainer_trains_once(tmp_path):
     done = run(tmp_path).train()
-    with pytest.raises(InvalidInput, match=r"make another trainer .*resume_from_checkpoint"):
+    with pytest.raises(InvalidInput, match="make another trainer"):
         done.train()
 
 
