@@ -1,8 +1,7 @@
 """``ReflectRLTrainer``: stage 2, online policy gradient on multi-step episodes (Algorithm 1, lines 23-36).
 
-TRL's base trainer provides the optimizer, DDP, mixed precision, checkpoints and trackers. Rollouts are played where it
-asks for the next batch; one training step is one optimizer step over one minibatch of steps, in micro-batches. Draws
-are derived from (seed, iteration), so checkpoints need no further generator states.
+TRL's base trainer provides optimizer, DDP, mixed precision, checkpoints and trackers. Where it asks for a batch,
+rollouts are played; a training step is one optimizer step over a minibatch of steps, in micro-batches.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             reflections. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
         seats: further frozen players.
         layout: layout of the prompts; a default layout with the environment's instructions if absent.
-        labels: all menu labels; those of the environment's longest menu if absent.
+        labels: all menu labels; those of the longest menu of all stages if absent.
         peft_config: adapters to train instead of all weights.
         on_iteration: called with each iteration's record and fresh episodes, on the main process only.
         stop: request to stop; training then writes a checkpoint after the current iteration and ends, on all processes.
