@@ -65,11 +65,15 @@ def local_name(name: str) -> str:
 
 def _is_whole(folder: Path) -> bool:
     """Return whether a folder of the cache holds a model; files may have been removed or cut since it was made."""
+    weights = [*folder.glob("*.safetensors")]
     try:
-        with safe_open(folder / "model.safetensors", framework="pt"):
-            return all((folder / name).is_file() for name in ("config.json", "tokenizer.json", "tokenizer_config.json"))
+        for path in weights:
+            with safe_open(path, framework="pt"):
+                pass
     except (OSError, SafetensorError):
         return False
+    others = ("config.json", "tokenizer.json", "tokenizer_config.json")
+    return bool(weights) and all((folder / name).is_file() for name in others)
 
 
 def cache() -> Path:
