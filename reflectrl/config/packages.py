@@ -71,5 +71,5 @@ def package_of(name: str) -> Package | None:
     if found := _PINNED.fullmatch(given):
         return Package(*found.groups())
     raise ValueError(
-        f"{name!r} names no package that is known here; expected {FORM}, or a known one: {nearest(given, KNOWN)}"
+        f"{name!r} names no package that is known here; expected {FORM}, or a known name; {nearest(given, KNOWN)}"
     )
