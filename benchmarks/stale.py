@@ -67,11 +67,13 @@ _PLAYED = {
 UNTIMED = (
     "reflectrl/engine/reuse.py",
     "reflectrl/models/adapters.py",
+    "reflectrl/models/load.py",
     "reflectrl/models/packages.py",
+    "reflectrl/models/shallow.py",
     "reflectrl/models/thinking.py",
 )
 """Modules of the engine's rooms that its benchmarks do not call while they measure: a check of models that are loaded,
-their adapters, the download of models, and policies that write. A test checks this."""
+their adapters, how they are downloaded and loaded, and policies that write. A test checks this."""
 _TIMED = tuple(
     file.relative_to(ROOT).as_posix()
     for room in _ENGINE
