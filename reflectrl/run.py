@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
 
 
 def _plain(value: object) -> object:
-    """Return a value that JSON does not know as one that it does."""
+    """Return a dataclass as a dictionary, and any other value that JSON has no form for as text."""
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 

@@ -47,9 +47,9 @@ def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None
     assert changed.recipe.rlft is not None
     assert (changed.recipe.rlft.gamma, changed.recipe.rlft.stages[0].name) == (0.25, "one")
     assert by_file == rl.load_recipe(values)
-    told = rl.Run(tmp_path, by_file, {"description": "A 🚕.", "rlft.stages": [rl.Stage("main", 2)]}).recipe
-    assert told.rlft is not None
-    assert (told.description, told.rlft.stages) == ("A 🚕.", [rl.Stage("main", 2)])
+    shorter = rl.Run(tmp_path, by_file, {"description": "A 🚕.", "rlft.stages": [rl.Stage("main", 2)]}).recipe
+    assert shorter.rlft is not None
+    assert (shorter.description, shorter.rlft.stages) == ("A 🚕.", [rl.Stage("main", 2)])
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,10 @@ def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> 
 
 
 def check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
-    """Check that each weight of a reward is that of one that the environment, the policy or a rater gives.
+    """Check that the rewards with a weight are given by the environment, the policy or a rater.
 
     Raises:
-        InvalidInput: nobody gives it.
+        InvalidInput: a reward that none of them gives.
 
     """
     known = {"env", *TEXT_REWARDS, *(seat.role for seat in seats if seat.when == "episode_end")}

@@ -87,7 +87,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
     Raises:
-        InvalidInput: a model, reflector or environment that cannot be used, or weights of rewards that nobody gives.
+        InvalidInput: a model, reflector or environment that cannot be used, or a reward of an unknown source.
 
     """
 
