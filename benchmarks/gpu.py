@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -53,15 +53,20 @@ ALONE = 1
 """Number of episodes that the plain side plays, one prompt at a time."""
 NUMBERS = (8, 64)
 """Numbers of episodes side by side."""
-LEARNED = ("pretrained_taxi", "pretrained_explore")
-"""Studies of ``siblings.py`` whose runs are trained on the GPU."""
-JOBS = 8
-"""Number of these runs at a time, each a process on the same GPU."""
-WIDE = (
-    *("model.compute=bfloat16", "eval.batch_size=64", "sft.reflector.micro_batch_size=16"),
-    *("sft.policy.micro_batch_size=16", "rlft.micro_batch_tokens=16384"),
-)
-"""Changes to recipes of two cores for a GPU: the same training, with more rows in a pass."""
+JOBS = 16
+"""Number of runs of ``pretrained`` at a time, each a process on the same GPU."""
+WIDE = ("model.compute=bfloat16", "eval.batch_size=64")
+"""Changes to recipes of two cores for a GPU."""
+LEARNED: Mapping[str, tuple[str, ...]] = {
+    "pretrained_alfworld": WIDE,
+    "pretrained_explore": (*WIDE, "sft.reflector.micro_batch_size=16"),
+    "pretrained_taxi": (
+        *(*WIDE, "sft.reflector.micro_batch_size=16", "sft.policy.micro_batch_size=16"),
+        "rlft.micro_batch_tokens=16384",
+    ),
+}
+"""Studies of ``siblings.py`` whose runs are trained on the GPU, the longest first, with the changes to their recipes:
+the same training, with more rows in a pass."""
 SHORT = (
     *("sft.reflector.steps=2", "sft.policy.steps=2", "rlft.stages=[{name: a, iterations: 1}]", "rlft.episodes=2"),
     *("rlft.validation.episodes=2", "eval.episodes=2", "env.options.horizon=2"),
@@ -280,15 +285,16 @@ def syncs() -> Iterator[str]:
 
 def pretrained() -> Iterator[str]:
     """Train SmolLM2 by recipes of two cores, all seeds side by side; what is unfinished when stopped has no row."""
-    studies = LEARNED[:1] if effort.quick else LEARNED
-    changes = (*WIDE, *SHORT) if effort.quick else WIDE
+    names, further = (["pretrained_taxi"], SHORT) if effort.quick else ([*LEARNED], ())
     seeds, place = ("0", RUNS / "gpu_quick") if effort.quick else (None, RUNS / "gpu")
-    planned = [run for name in studies for run in plan(name, STUDIES[name].arms, seeds, place, changes)]
+    changes = {name: (*LEARNED[name], *further) for name in names}
+    planned = [run for name in names for run in plan(name, STUDIES[name].arms, seeds, place, changes[name])]
     done, whole, _ = sitting(lambda: planned, JOBS)
-    parts = ["" if whole else "Not all runs are finished.\n\n", f"Changed for the GPU: `{' '.join(changes)}`.\n"]
-    for name in studies:
+    parts = ["" if whole else "Not all runs are finished.\n"]
+    for name in names:
         if finished := [folder for folder in done if folder.parent.name == name]:
-            parts.append(f"\n### {STUDIES[name].title}\n\n{results(name, read_runs(finished))}\n")
+            changed = f"Changed for the GPU: `{' '.join(changes[name])}`."
+            parts.append(f"\n### {STUDIES[name].title}\n\n{changed}\n{results(name, read_runs(finished))}\n")
     yield "".join(parts)
 
 

@@ -113,7 +113,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
     "pretrained": tuple(  # of benchmarks/gpu.md
-        path for name in ("pretrained_taxi", "pretrained_explore") for path in _learning(STUDIES[name].arms)
+        path
+        for name in ("pretrained_alfworld", "pretrained_explore", "pretrained_taxi")
+        for path in _learning(STUDIES[name].arms)
     ),
     "pretrained_steps": (
         *_TIMED,

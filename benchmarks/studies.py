@@ -41,29 +41,26 @@ def _pretrained(game: str, *further: Arm) -> tuple[Arm, ...]:
     recipe, silent = f"smollm2/{game}", ("players.reflector.player=none", "eval.controls=[]")
     return (
         Arm("silent", "without reflection", recipe, silent, PRETRAINED_SEEDS, (NATIVE,)),
-        Arm("reflecting", "**Reflect-RL**", recipe, ("eval.controls=[blank,shuffled]",), PRETRAINED_SEEDS, (NATIVE,)),
+        Arm("reflecting", "**Reflect-RL**", recipe, _BOTH_CONTROLS, PRETRAINED_SEEDS, (NATIVE,)),
         *further,
     )
 
 
+def _paper_objective(game: str) -> Arm:
+    recipe = f"smollm2/{game}_paper_objective"
+    return Arm("paper", "the paper's objective", recipe, _BOTH_CONTROLS, PRETRAINED_SEEDS, (NATIVE,))
+
+
+_BOTH_CONTROLS = ("eval.controls=[blank,shuffled]",)
 PRETRAINED_SEEDS = "80-82"
 """Seeds of the tables of pretrained models: three, because their runs take longer than those of tiny models."""
 STUDIES: Mapping[str, Study] = {
     "pretrained_number_line": Study(
-        "SmolLM2-135M on the number line",
-        _pretrained(
-            "number_line",
-            Arm(
-                "paper",
-                "the paper's objective",
-                "smollm2/number_line_paper_objective",
-                ("eval.controls=[blank,shuffled]",),
-                PRETRAINED_SEEDS,
-                (NATIVE,),
-            ),
-        ),
+        "SmolLM2-135M on the number line", _pretrained("number_line", _paper_objective("number_line"))
     ),
-    "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup")),
+    "pretrained_taxi": Study(
+        "SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup", _paper_objective("taxi_pickup"))
+    ),
     "pretrained_explore": Study("SmolLM2-135M finds the file that answers", _pretrained("auto_explore")),
     "pretrained_alfworld": Study("SmolLM2-135M puts a tomato in the microwave", _pretrained("alfworld_tomato")),
     "thoughts_number_line": Study(
