@@ -248,7 +248,7 @@ def speeds(side: Side, base: Any) -> str:
     for part in PARTS_OF_AN_ITERATION:
         speed = operations[part] / taken[part]
         read = weights * passes[part] / taken[part]
-        lines.append([part, f"{speed / 1e12:.3g}", f"**{speed / peak:.0%}**", f"{read / 1e9:.0f}"])
+        lines.append([part, f"{speed / 1e12:.3g}", f"**{100 * speed / peak:.2g}%**", f"{read / 1e9:.0f}"])
     heads = ["the engine with the fewest episodes", "TFLOP/s", f"of a product's {peak / 1e12:.3g}"]
     return table([*heads, "GB/s of weights read"], lines)
 

@@ -191,17 +191,23 @@ def test_the_readme_says_how_fast_an_iteration_of_gpt2_is_as_its_table_does():
 
 def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
     text = (ROOT / "benchmarks" / "gpu.md").read_text(encoding="utf-8")
-    taxi = text.partition("### SmolLM2-135M picks up a passenger")[2].partition("### SmolLM2-135M finds")[0]
-    ends = [line.strip("| ").split(" | ")[3].split()[0] for line in taxi.splitlines() if line.startswith("| ")][1:]
-    silent, reflecting = ends
-    said = " ".join(README.split())
-    assert f"three seeds each end at {reflecting} % with reflections" in said
-    assert f"and at {silent} % without" in said
+    said, scaling = (
+        " ".join(page.split()) for page in (README, (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
+    )
+    for title, words in {
+        "puts a tomato in the microwave": "the runs end at {} % with reflections and at {} % without",
+        "finds the file that answers": "company they end at {} and {} %",
+        "picks up a passenger": "whose state hides nothing, they end at {} and {} %",
+    }.items():
+        part = text.partition(f"### SmolLM2-135M {title}")[2].partition("###")[0]
+        rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
+        ends = {cells[0]: cells[3].split()[0] for cells in rows}
+        assert words.format(ends["**Reflect-RL**"], ends["without reflection"]) in said
     speeds = [line.strip("| ").split(" | ") for line in text.splitlines() if " | iteration | " in line]
-    plain, batched = ([float(cells[column].strip("*")) for cells in speeds] for column in (6, 7))
-    scaling = " ".join((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").split())
+    plain, batched = ([float(cells[at].strip("*")) for cells in speeds if cells[0] == "8"] for at in (6, 7))
     assert f"with eight episodes is {min(plain)} to {max(plain)} times as fast as the plain one" in scaling
-    assert f"the engine was {min(batched)} to {max(batched)} times as fast as batched `generate`" in said
+    assert f"{min(batched)} to {max(batched)} times as fast as batched `generate`: reflections" in scaling
+    assert f"the engine was {min(batched)} to {max(batched)} times as fast as batched `generate` with eight" in said
 
 
 def test_docs_say_what_points24_teaches_as_its_table_does():
