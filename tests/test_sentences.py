@@ -45,9 +45,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (run / "policy-sft").mkdir()
             (run / "policy-sft" / "model.safetensors").write_text("whole")
             if name != "begun":
-                run.finish(recipe, "gen-data", wall_seconds=1.0, cpu_seconds=1.0)
+                run.finish(recipe, "gen-data")
                 run.begin(recipe, "sft")
-                run.finish(recipe, "sft", wall_seconds=1.0, cpu_seconds=1.0)
+                run.finish(recipe, "sft")
     (runs / "exchanged" / "policy-sft" / "model.safetensors").write_text("other")
     edited = runs / "edited" / "recipe.yaml"
     edited.write_text(edited.read_text().replace("seed: 0", "seed: 8"))

@@ -7,13 +7,14 @@ import fcntl
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.artefacts import (
     Artefacts,
     digest,
@@ -42,6 +43,9 @@ from reflectrl.core.layout import (
 from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
 from reflectrl.pipeline.inputs import changed_inputs, stage_inputs
+
+_SECONDS = ("wall_seconds", "cpu_seconds")
+"""Keys of the seconds of all starts of a stage, by the clock and of this process."""
 
 
 def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
@@ -245,7 +249,7 @@ class RunFolder:
             "recipe": encode(digest_text(text)),
             "artefacts": self._kept(entry) if stage == "sft" else {},
             **({"files": files} if files else {}),
-            **({"threads": entry["threads"]} if "threads" in entry else {}),
+            **{name: entry[name] for name in ("threads", *_SECONDS) if name in entry},
         }
         self._write({**self._read(), stage: begun})
         write_text(self.path / RECIPE, text)
@@ -296,15 +300,31 @@ class RunFolder:
         before = self._read().get(stage, {}).get("artefacts", {})
         self._update(stage, {"artefacts": {**before, **fresh}})
 
-    def finish(self, recipe: Recipe, stage: str, *, wall_seconds: float, cpu_seconds: float) -> None:
-        """Record that ``stage`` is done, with the seconds of its last start; raises as ``record`` does."""
+    def finish(self, recipe: Recipe, stage: str) -> None:
+        """Record that ``stage`` is done; raises as ``record`` does."""
         self.record(stage)
-        took = {"wall_seconds": round(wall_seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
-        self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), **took})
+        self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage)})
 
-    def cpu_seconds(self, stage: str) -> float:
-        """Return the processor seconds of the last start of a finished stage, which other processes do not affect."""
-        return float(self._read()[stage]["cpu_seconds"])
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds that the block takes to those of ``stage``, also if it is stopped or fails.
+
+        Only a start that is killed is not counted.
+        """
+        wall, cpu = time.monotonic(), time.process_time()
+        try:
+            yield
+        except BaseException:
+            with suppress(ReflectRLError, OSError):  # the error of the block is more important
+                self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
+            raise
+        self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
+
+    def _add_seconds(self, stage: str, *seconds: float) -> None:
+        entry = self._read().get(stage)
+        if entry is not None:  # a dry run begins no stage
+            more = zip(_SECONDS, seconds, strict=True)
+            self._update(stage, {name: round(entry.get(name, 0.0) + added, 2) for name, added in more})
 
     def _update(self, stage: str, change: Mapping[str, Any]) -> None:
         ledger = self._read()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -140,12 +139,11 @@ def _run_stage(job: _Job, stage: str) -> None:
         return
     if stage == "gen-data" and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
-    wall, cpu = time.monotonic(), time.process_time()
     begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage)
-    with begun:  # a dry run begins nothing, so that the recipe may still change
+    with begun, run.timed(stage):  # a dry run begins nothing, so that the recipe may still change
         is_finished = _work(job, stage)
     if is_finished:
-        run.finish(recipe, stage, wall_seconds=time.monotonic() - wall, cpu_seconds=time.process_time() - cpu)
+        run.finish(recipe, stage)
 
 
 def _work(job: _Job, stage: str) -> bool:

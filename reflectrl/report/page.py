@@ -217,7 +217,7 @@ def _seconds(run: Run) -> str:
         for time in run.times
     ]
     head = ("stage", "seconds", "CPU seconds")
-    note = '<p class="note">Of the last start of each stage; a stage that was interrupted took longer.</p>'
+    note = '<p class="note">Of all starts of each stage, except those that were killed.</p>'
     return f"<h4>Time</h4>{table('Seconds by stage', head, rows, words=1)}{note}"
 
 

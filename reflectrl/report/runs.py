@@ -43,7 +43,7 @@ class StageTime:
     name: str
     done: bool
     wall_seconds: float
-    """Wall seconds of its last start; 0 before its end."""
+    """Wall seconds of all its starts, except those that were killed."""
     cpu_seconds: float
 
 

@@ -135,7 +135,7 @@ def test_a_ledger_names_files_that_changed_after_they_were_read(tmp_path: Path) 
         shown.write_text("second")
         folder.check(made_of, "gen-data")  # killed, and started again with the files that exist now
         folder.begin(made_of, "gen-data")
-        folder.finish(made_of, "gen-data", wall_seconds=1.0, cpu_seconds=1.0)
+        folder.finish(made_of, "gen-data")
         assert folder.changed("gen-data") == []
         shown.write_text("more")
         assert str(shown) in folder.done_with("gen-data")

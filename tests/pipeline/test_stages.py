@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -184,6 +185,31 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
         play_stages(small_recipe(), run, "rlft")
     run_stages(small_recipe(), run, ("sft",), sft_players=("policy",))
     assert RunFolder(run).is_done("sft")
+
+
+def test_a_stage_s_seconds_are_those_of_all_its_starts_that_were_not_killed(tmp_path):
+    run, recipe = RunFolder(tmp_path / "run"), small_recipe()
+
+    def seconds():
+        entry = json.loads((run / "stages.json").read_text())["sft"]
+        return entry["wall_seconds"], entry["cpu_seconds"]
+
+    def stop():
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    with run.locked():
+        with pytest.raises(KeyboardInterrupt), run.begun(recipe, "sft"), run.timed("sft"):
+            stop()
+        stopped = seconds()
+        assert stopped[0] >= 0.2 > stopped[1]
+        run.begin(recipe, "sft")  # killed before it could note its seconds
+        assert seconds() == stopped
+        with run.begun(recipe, "sft"), run.timed("sft"):
+            sum(range(3_000_000))
+        assert all(after > before for after, before in zip(seconds(), stopped, strict=True))
+        run.finish(recipe, "sft")
+        assert seconds()[0] >= 0.2
 
 
 def test_a_stage_that_is_refused_at_once_leaves_no_recipe_behind(tmp_path, monkeypatch):
