@@ -42,7 +42,8 @@ def explore(
         str | None, typer.Option("--base-url", help="Address of the model's endpoint; OpenAI's if absent.")
     ] = None,
     api_key_env: Annotated[
-        str | None, typer.Option("--api-key-env", help="Environment variable with its key; OPENAI_API_KEY if absent.")
+        str | None,
+        typer.Option("--api-key-env", help="Environment variable with its key; for OpenAI, OPENAI_API_KEY if absent."),
     ] = None,
     expert: Annotated[
         str | None,

@@ -40,11 +40,11 @@ class RaterPlayerSection(Section):
 
     @model_validator(mode="after")
     def _votes_differ(self) -> RaterPlayerSection:
-        if self.votes > 1 and (self.player != "remote" or self.endpoint.temperature == 0):
+        if self.votes > 1 and (self.player != "remote" or not self.endpoint.is_sampled):
             raise ValueError(
                 f"votes={self.votes} ratings of an episode by player {self.player} at temperature "
-                f"{self.endpoint.temperature:g} would all be the same; set player to remote and endpoint.temperature "
-                "above 0, or votes to 1"
+                f"{self.endpoint.temperature or 0:g} would all be the same; set player to remote and "
+                "endpoint.temperature above 0, or votes to 1"
             )
         return self
 

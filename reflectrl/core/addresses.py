@@ -40,6 +40,21 @@ def public_address(url: str) -> str:
     return url
 
 
+def variable_name(name: str) -> str:
+    """Return ``name`` after a check that it may be an environment variable's.
+
+    Raises:
+        InvalidInput: it may not; the message does not repeat it, because it may be the key itself.
+
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InvalidInput(
+            "api_key_env is no name of an environment variable; expected one like OPENAI_API_KEY: put the key into "
+            "that variable, since recipes are copied into run folders and reports."
+        )
+    return name
+
+
 def public_source(source: str) -> str:
     """Return ``source``, the address of a repository, after a check that it has no HTTP login.
 

@@ -16,7 +16,7 @@ import pydantic.dataclasses
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from reflectrl.core.addresses import public_address, public_source
+from reflectrl.core.addresses import public_address, public_source, variable_name
 from reflectrl.core.errors import InvalidInput, nearest
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Address = Annotated[str, AfterValidator(public_address)]
 Source = Annotated[str, AfterValidator(public_source)]
+VariableName = Annotated[str, AfterValidator(variable_name)]
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 

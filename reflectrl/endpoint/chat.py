@@ -232,7 +232,7 @@ class ChatClient:
             raise self._failed(failure) from failure
 
     async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
-        number, start = 1, time.monotonic()
+        number, pauses, start = 1, 0, time.monotonic()
         while not self._leaving:
             try:
                 return await attempt(number)
@@ -241,11 +241,13 @@ class ChatClient:
                     continue
                 waited = time.monotonic() - start
                 loading = failure.status == 503 and self.endpoint.is_own and waited < self.endpoint.attempt_s
-                if failure.final or (number == self.endpoint.max_attempts and not loading):
+                limited = failure.status == 429 and waited < self.endpoint.attempt_s * self.endpoint.max_attempts
+                if failure.final or (number == self.endpoint.max_attempts and not (loading or limited)):
                     raise
+                pauses += 1
                 if not self._leaving:
-                    await self._pause(number, failure.wait_s)
-            number += not loading
+                    await self._pause(pauses, failure.wait_s)
+            number += not (loading or limited)
         raise WorkFailed(f"{self.endpoint} was closed before it gave a reply.")
 
     def _failed(self, failure: UnusableReply) -> WorkFailed:
@@ -267,12 +269,11 @@ class ChatClient:
             f"Check the model{f'; all are in {path}, and without that file they are asked again' if path else ''}."
         )
 
-    async def _pause(self, attempt: int, wait_s: float | None) -> None:
+    async def _pause(self, number: int, wait_s: float | None) -> None:
+        pause_s = min(MAX_BACKOFF_S, self.endpoint.backoff_s * 2 ** min(number - 1, 30))
         if wait_s:  # holds for all calls, not only for this one
             self._not_before = max(self._not_before, time.monotonic() + wait_s)
-            return
-        pause_s = min(MAX_BACKOFF_S, self.endpoint.backoff_s * 2 ** (attempt - 1))
-        # jitter influences only the time of a call, so it needs no seed
+        # jitter influences only the time of a call, so it needs no seed; after a wait for all, it spreads their calls
         await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
 
     async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
@@ -381,6 +382,8 @@ class ChatClient:
         endpoint, http = self.endpoint, self._http or open_http()
         self._http = None
         given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None, "http_client": http}
+        if not endpoint.is_openai:  # the library takes both from the environment, whatever the address
+            given["default_headers"] = dict.fromkeys(("OpenAI-Organization", "OpenAI-Project"), openai.Omit())
         if endpoint.azure_api_version is None:
             self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)
         else:

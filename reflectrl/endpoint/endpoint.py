@@ -8,13 +8,15 @@ import os
 from typing import Any
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import is_private
+from reflectrl.core.addresses import host_of, is_private
 from reflectrl.core.chat import Messages
-from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, settings
+from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, VariableName, settings
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.pictures import PICTURE_TOKENS, sent, shown
 
 OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_KEY = "OPENAI_API_KEY"
+"""Environment variable that holds the key of OpenAI."""
 NO_KEY = "EMPTY"
 """Key sent to a server that needs none; the client library requires one."""
 TIMEOUT_S = 60.0
@@ -33,8 +35,9 @@ class Endpoint:
     """Address of a compatible server, without login or query; OpenAI when absent."""
     azure_api_version: str | None = None
     """API version of Azure OpenAI, whose endpoint is then ``base_url``; absent for other servers."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key."""
+    api_key_env: VariableName | None = None
+    """Name of the environment variable that holds the key. Absent: ``OPENAI_API_KEY`` for OpenAI, Azure and a server on
+    a private address; other servers get no key."""
     concurrency: Count = 8
     """Maximum number of calls in flight."""
     timeout_s: Positive | None = None
@@ -45,8 +48,8 @@ class Endpoint:
     """Maximum number of calls without a usable reply, set aside in ``rejected.jsonl``, before work stops."""
     max_tokens: Count = 200
     """Maximum number of tokens of a reply; a reply that is truncated there is requested again, in fewer words."""
-    temperature: NonNegative = 0.0
-    """Sampling temperature."""
+    temperature: NonNegative | None = 0.0
+    """Sampling temperature; null sends none, since OpenAI's reasoning models refuse it."""
     backoff_s: Positive = 0.5
     """Longest pause in seconds before the second attempt of a call; it doubles with each further one."""
     notice_s: Positive = 30.0
@@ -71,23 +74,38 @@ class Endpoint:
             return self.timeout_s
         return PRIVATE_TIMEOUT_S if self.is_own else TIMEOUT_S
 
+    @property
+    def is_openai(self) -> bool:
+        """Whether OpenAI or Azure answers."""
+        host = host_of(self.base_url or OPENAI_URL)
+        return self.azure_api_version is not None or f".{host}".endswith((".openai.com", ".azure.com"))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether equal calls may get different replies."""
+        return self.temperature != 0
+
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the environment variable that holds the key; ``None`` if the server gets none."""
+        return self.api_key_env or (OPENAI_KEY if self.is_openai or self.is_own else None)
+
     def body(self, chat: Messages) -> dict[str, Any]:
         """Return the JSON body of a call."""
-        # other servers know max_tokens; OpenAI's newer models refuse it
-        old_name = self.base_url is not None and self.azure_api_version is None
         return {
             "model": self.model,
             "messages": sent(chat),
-            "temperature": self.temperature,
-            "max_tokens" if old_name else "max_completion_tokens": self.max_tokens,
+            **({} if self.temperature is None else {"temperature": self.temperature}),
+            # other servers know max_tokens; OpenAI's newer models refuse it
+            "max_completion_tokens" if self.is_openai else "max_tokens": self.max_tokens,
         }
 
     def digest(self, chat: Messages, draw: str = "") -> str:
         """Return the key of a call: calls with equal digests share one reply.
 
-        Settings that influence only the speed or the number of calls do not count; ``draw`` does above temperature 0.
+        Settings that influence only the speed or the number of calls do not count; ``draw`` does if it is sampled.
         """
-        asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.temperature else ""]
+        asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.is_sampled else ""]
         asked += shown(chat)
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
@@ -113,12 +131,13 @@ class Endpoint:
             raise InvalidInput(
                 "azure_api_version was given without base_url; set base_url to the address of the resource."
             )
-        key = os.environ.get(self.api_key_env, "").strip()
-        if not key and (url is None or azure):
+        variable = self.key_variable
+        key = os.environ.get(variable, "").strip() if variable else ""
+        if not key and self.is_openai:
             raise InvalidInput(
-                f"{self} needs a key, but the environment variable {self.api_key_env} is not set; set it, or point "
-                "base_url at your own server."
+                f"{self} needs a key, but the environment variable {variable} is not set; set it, or point base_url at "
+                "your own server."
             )
         if not (key.isascii() and key.isprintable()):
-            raise InvalidInput(f"environment variable {self.api_key_env} has characters that no key has; correct it.")
+            raise InvalidInput(f"environment variable {variable} has characters that no key has; correct it.")
         return key or NO_KEY

@@ -32,7 +32,7 @@ class LabelWays:
     """
 
     def __init__(self, endpoint: Endpoint, ways: Sequence[str] = WAYS) -> None:
-        self.lenient = endpoint.base_url is not None and endpoint.azure_api_version is None
+        self.lenient = not endpoint.is_openai
         """True if labels are read from other words, and sentences from a reply that ``max_tokens`` cut off."""
         self._left = list(ways if self.lenient else ("text",))
         self._obeyed = False
@@ -65,7 +65,8 @@ class LabelWays:
         label = _FROM[way](completion, chat.labels)
         self._obeyed = self._obeyed or label is not None
         if label is None:
-            free = self._give_up(way)
+            # a way that worked is not given up because one reply is empty or was cut off
+            free = not (self._obeyed and _is_unfinished(way, completion)) and self._give_up(way)
             label = _plain(_text(completion), chat)  # a label in spite of an ignored constraint
             if label is None:
                 why = "its reply is none of the labels, to which the request limits it."
@@ -116,6 +117,14 @@ def _text(completion: Any) -> str:
         return ""
 
 
+def _is_unfinished(way: str, completion: Any) -> bool:
+    try:
+        cut = completion["choices"][0].get("finish_reason") == "length" and way != "logprobs"  # which ask for one token
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return True
+    return cut or not _text(completion).strip()
+
+
 def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
     label = _text(completion).strip(DECORATION)
     return label if label in labels else None
@@ -152,7 +161,10 @@ def read_leniently(reply: str, chat: LabelChat) -> str | None:
     """
     begun = re.match(r"\W*(\w+)\W*?(?:[.:)\]]|$)", reply, re.MULTILINE)
     if begun and begun[1] in chat.labels:
-        return begun[1]
+        action = chat.actions[chat.labels.index(begun[1])]
+        is_list = len(re.findall(r"^\W*\d+[.)]", reply, re.MULTILINE)) > 1  # of the menu, or of thoughts
+        if not is_list or holds(reply.strip().splitlines()[0], action):
+            return begun[1]
     named = [action for action in chat.actions if holds(reply, action)]
     longest = [action for action in named if not any(holds(other, action) for other in named if other != action)]
     if len(longest) == 1:

@@ -19,8 +19,11 @@ RETRIED_STATUSES = (408, 409, 425, 429)
 """HTTP statuses after which a request is retried, besides every 5xx."""
 QUOTA_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 """Error codes of an exhausted quota, which are never retried."""
-PROMPT_CODES = ("context_length_exceeded", "exceed_context_size_error", "content_filter")
+PROMPT_CODES = ("context_length_exceeded", "exceed_context_size_error", "content_filter", "invalid_prompt")
 """Error codes that concern one prompt only."""
+_TOO_LONG = re.compile(r"maximum (context|model) length", re.IGNORECASE)
+"""What vLLM says of a prompt that is too long, in place of a code."""
+_END_OF_THINKING = "</think>"
 MAX_WAIT_S = 120.0
 """Longest pause that a server may ask for; a longer one ends the stage."""
 
@@ -87,17 +90,20 @@ def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
     try:
         choice = completion["choices"][0]
         message, finish = choice["message"], choice.get("finish_reason")
-        text, refusal = message["content"], message.get("refusal")
+        text, refusal = message.get("content"), message.get("refusal")
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         shown = safe(str(completion))
         raise UnusableReply(f"its reply is not a chat completion but {shown!r}.", answered=True) from error
     if refusal or finish == "content_filter":
         reason = safe(str(refusal or "finish_reason content_filter"))
         raise UnusableReply(f"the model refused: {reason}.", answered=True)
-    if not isinstance(text, str) or not text.strip():
+    if isinstance(text, str):  # without the thinking of a model whose server does not separate it
+        text = text.rpartition(_END_OF_THINKING)[2].strip()
+    if not isinstance(text, str) or not text or text.startswith("<think>"):
         advice = f"finish_reason {finish}; for 'length', raise max_tokens"
-        raise UnusableReply(f"its reply is empty ({advice}).", answered=True)
-    return Text(text.strip(), cut=finish == "length")
+        # a longer reply is not to be expected from a repetition, which would be paid again
+        raise UnusableReply(f"its reply is empty ({advice}).", answered=True, final=finish == "length")
+    return Text(text, cut=finish == "length")
 
 
 def read_tokens(completion: Any) -> Tokens:
@@ -110,7 +116,9 @@ def read_tokens(completion: Any) -> Tokens:
 
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
     prompt = count(usage, "prompt_tokens")
-    return Tokens(prompt, count(usage, "completion_tokens"), min(prompt, count(details, "cached_tokens")))
+    # some servers count the tokens of a model's thinking in the total only
+    completion = max(count(usage, "completion_tokens"), count(usage, "total_tokens") - prompt)
+    return Tokens(prompt, completion, min(prompt, count(details, "cached_tokens")))
 
 
 def classify_error(
@@ -121,7 +129,7 @@ def classify_error(
         target = host_of(headers.get("location", ""))[:100] or "another path of that server"
         advice = f"it redirects to {target}, where no prompt is sent; set base_url to the address that answers"
         return WorkFailed(f"{endpoint} answered with status {status}: {advice}.")
-    if code in PROMPT_CODES:
+    if code in PROMPT_CODES or (status == 400 and _TOO_LONG.search(message)):
         return UnusableReply(f"it answered with status {status}: {message}.", answered=True, final=True)
     if code in QUOTA_CODES:
         advice = "the account's quota is used up; raise it, or use another endpoint"
@@ -133,7 +141,12 @@ def classify_error(
             return UnusableReply(f"it answered with status {status}: {message}.", wait_s, status=status)
         advice = f"it asks for a pause of {wait_s:.0f} seconds; run again after that"
     elif status in (401, 403):
-        advice = f"the key was refused; put a valid one into the environment variable {endpoint.api_key_env}"
+        variable = endpoint.key_variable
+        advice = (
+            f"the key was refused; put a valid one into the environment variable {variable}"
+            if variable
+            else "it needs a key; put one into an environment variable, and name that in api_key_env of the endpoint"
+        )
     else:
         advice = "the request was refused; check the endpoint's settings against what the server supports"
         return Refused(f"{endpoint} answered with status {status}: {advice}. It said: {message}")

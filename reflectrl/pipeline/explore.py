@@ -129,7 +129,7 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
     from reflectrl.endpoint.endpoint import Endpoint
     from reflectrl.players.remote import RemotePolicy, RemoteReflector
 
-    endpoint = Endpoint(model, base_url, api_key_env=api_key_env or Endpoint.api_key_env)
+    endpoint = Endpoint(model, base_url, api_key_env=api_key_env)
     policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
     layout, seats = PromptFormat(_env().instructions, history=HISTORY), reflecting(reflector)
     return ExplorePlayers(str(endpoint), layout, lambda _: (policy, seats))
@@ -145,8 +145,7 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
     from reflectrl.endpoint.chat import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
 
-    key = api_key_env or Endpoint.api_key_env
-    endpoint = Endpoint(model, base_url, api_key_env=key, max_tokens=MAX_TOKENS)
+    endpoint = Endpoint(model, base_url, api_key_env=api_key_env, max_tokens=MAX_TOKENS)
     client = ChatClient(endpoint if endpoint.is_own else replace(endpoint, timeout_s=TIMEOUT_S))
 
     def ask(chat: Messages, read: Callable[[str], T], /) -> T:

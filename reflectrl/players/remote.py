@@ -40,7 +40,7 @@ class RemoteReflector(CachedPlayer):
         account: Account | None = None,
     ) -> None:
         """Use the chat model of ``endpoint``; cache at most ``cache_size`` reflections, 0 for none."""
-        super().__init__(cache_size if endpoint.temperature == 0 else 0)
+        super().__init__(0 if endpoint.is_sampled else cache_size)
         self.client = ChatClient(endpoint, journal, account)
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:

@@ -111,7 +111,7 @@ def read_correction(reply: str) -> str:
         correction = correction.get("thoughts")
     if evaluation != "NO" or not isinstance(correction, str) or not correction.strip():
         raise BadReply('Answer with {"evaluation": "YES"}, or with {"evaluation": "NO", "correction": "..."}.')
-    return " ".join(correction.split())
+    return " ".join(correction.encode(errors="replace").decode().split())  # JSON may hold lone surrogates
 
 
 def read_reflection(reply: str) -> str:

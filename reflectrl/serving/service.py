@@ -50,7 +50,8 @@ def reflector_info(agent: Agent) -> ReflectorInfo | None:
     settings = agent.recipe.players.reflector
     if (tokenizer := agent.tokenizers.get("reflector")) is not None:
         return ReflectorInfo(settings.max_new_tokens, settings.temperature_at_play, tokenizer)
-    return ReflectorInfo(settings.endpoint.max_tokens, settings.endpoint.temperature, None)
+    sent = settings.endpoint.temperature
+    return ReflectorInfo(settings.endpoint.max_tokens, 1.0 if sent is None else sent, None)  # 1 is OpenAI's default
 
 
 def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> Agent:

@@ -86,7 +86,7 @@ def test_own_servers_and_azure_are_asked_in_their_own_ways(
 BROKEN = ("html", "bad-utf8", "deep", "no-choices", "list", "empty", "wrong-type", "endless", "gzip", "refusal")
 BROKEN += ("content-filter",)
 """Faults that are unusable replies of a working endpoint."""
-DOWN = ("408", "429", "500", "cut", "reset", "slow:9", "drip:9")
+DOWN = ("408", "500", "cut", "reset", "slow:9", "drip:9")
 """Faults of an endpoint that is down."""
 
 

@@ -1,0 +1,140 @@
+"""What servers of different providers send and refuse, besides the broken replies of ``test_chat``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted_endpoint import ScriptedEndpoint
+
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.chat import LabelChat
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import NO_KEY, Endpoint
+from reflectrl.endpoint.labels import LabelWays, read_leniently
+from reflectrl.endpoint.replies import Refused, UnusableReply, classify_error, read_text, read_tokens
+from reflectrl.prompts.chat import read_correction
+
+CHAT = [{"role": "user", "content": "hello"}]
+MENU = LabelChat(CHAT, ("0", "1", "2", "3"), ("south", "north", "east", "pick up"))
+
+
+def completion(text: str | None, finish: str = "stop") -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish}]}
+
+
+def asks(endpoint: Endpoint) -> str:
+    return ChatClient(endpoint).ask_many([CHAT], [str])[0].value
+
+
+@pytest.mark.parametrize("fault", ["429", "429:0.02"])
+def test_a_rate_limit_is_waited_out_and_uses_up_no_attempts(endpoint: ScriptedEndpoint, fault: str) -> None:
+    endpoint.faults.extend([fault] * 6)
+    assert asks(endpoint.at(max_attempts=1, backoff_s=0.001)) == "fine"
+    assert len(endpoint.requests) == 7
+
+
+def test_a_rate_limit_that_never_ends_ends_the_work(endpoint: ScriptedEndpoint) -> None:
+    endpoint.faults.extend(["429"] * 1000)
+    with pytest.raises(WorkFailed, match="429"):
+        asks(endpoint.at(timeout_s=0.1, max_attempts=2))
+
+
+def test_the_temperature_is_left_out_for_models_that_refuse_it_and_their_replies_count_as_sampled(
+    endpoint: ScriptedEndpoint,
+) -> None:
+    reasoning = endpoint.at(temperature=None)
+    assert asks(reasoning) == "fine"
+    assert "temperature" not in endpoint.requests[0].body
+    assert reasoning.digest(CHAT, "1") != reasoning.digest(CHAT, "2")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (None, "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "max_completion_tokens"),
+        ("https://mine.openai.azure.com/openai/v1", "max_completion_tokens"),
+        ("https://notopenai.com/v1", "max_tokens"),
+        ("http://localhost:8000/v1", "max_tokens"),
+    ],
+)
+def test_openai_and_azure_are_told_the_limit_of_tokens_by_its_new_name(url: str | None, name: str) -> None:
+    there = Endpoint(base_url=url, max_tokens=9)
+    assert {key: value for key, value in there.body(CHAT).items() if key.startswith("max")} == {name: 9}
+    assert there.is_openai == (name == "max_completion_tokens") != LabelWays(there).lenient
+
+
+def test_a_key_of_openai_is_sent_to_no_other_provider(
+    endpoint: ScriptedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OTHER_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, f"value of {name}")
+    assert Endpoint().key() == Endpoint(base_url="http://localhost:1/v1").key() == "value of OPENAI_API_KEY"
+    assert Endpoint(base_url="https://api.example.com/v1").key() == NO_KEY
+    assert Endpoint(base_url="https://api.example.com/v1", api_key_env="OTHER_KEY").key() == "value of OTHER_KEY"
+    asks(endpoint.at())
+    assert not [name for name in endpoint.requests[0].headers if name.lower().startswith("openai-")]
+    refused = classify_error(Endpoint(base_url="https://api.example.com/v1"), 401, None, {}, "no key")
+    assert "name that in api_key_env" in str(refused)
+
+
+def test_a_key_in_place_of_its_variable_s_name_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidInput, match="api_key_env is no name") as caught:
+        Endpoint(api_key_env="sk-proj-secret")
+    assert "secret" not in f"{caught.value} {caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("invalid_prompt", "flagged"), (None, "This model's maximum context length is 2048 tokens. However, you asked")],
+)
+def test_a_prompt_that_a_server_cannot_answer_is_set_aside_and_does_not_end_the_work(
+    code: str | None, said: str
+) -> None:
+    failure = classify_error(Endpoint(base_url="http://localhost:1/v1"), 400, code, {}, said)
+    assert isinstance(failure, UnusableReply)
+    assert (failure.answered, failure.final) == (True, True)
+    assert isinstance(classify_error(Endpoint(), 400, code and "other", {}, "wrong field"), Refused)
+
+
+def test_a_reply_is_what_follows_the_thinking_and_thinking_alone_is_not_paid_for_again() -> None:
+    assert read_text(completion("<think>\nSouth? A wall.\n</think>\n\nGo north."), str).text == "Go north."
+    assert read_text(completion("South? A wall.</think>Go north."), str).text == "Go north."
+    for text in ("<think>\nSouth? A wall", "", None):
+        with pytest.raises(UnusableReply, match="raise max_tokens") as caught:
+            read_text(completion(text, "length"), str)
+        assert caught.value.final
+    with pytest.raises(UnusableReply, match="is empty") as caught:
+        read_text({"choices": [{"message": {"role": "assistant"}, "finish_reason": "stop"}]}, str)
+    assert not caught.value.final
+
+
+@pytest.mark.parametrize(
+    ("reply", "meant"), [("1. The taxi is at row 2.\n2. It is late.\nAnswer: 3", None), ("1.", "1")]
+)
+def test_a_numbered_list_of_thoughts_is_no_label(reply: str, meant: str | None) -> None:
+    assert read_leniently(reply, MENU) == meant
+
+
+def test_a_way_to_ask_for_labels_that_worked_outlives_an_empty_reply_and_one_that_was_cut() -> None:
+    ways = LabelWays(Endpoint(base_url="http://localhost:1/v1"))
+    assert ways.read("schema", MENU, completion('{"label": "3"}'), str).text == "3"
+    for odd in (completion(""), completion('{"lab', "length")):
+        with pytest.raises(UnusableReply) as caught:
+            ways.read("schema", MENU, odd, str)
+        assert (caught.value.free, ways.of(MENU)) == (False, "schema")
+    with pytest.raises(UnusableReply) as caught:
+        ways.read("schema", MENU, completion("Let me see."), str)
+    assert (caught.value.free, ways.of(MENU)) == (True, "grammar")
+
+
+def test_tokens_of_thinking_that_only_the_total_counts_are_paid_for() -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 30, "total_tokens": 1130}
+    assert read_tokens({"usage": usage}).completion == 1030
+    assert read_tokens({"usage": {**usage, "total_tokens": 0}}).completion == 30
+
+
+def test_half_a_character_in_a_correction_is_replaced() -> None:
+    corrected = read_correction('{"evaluation": "NO", "correction": "It is \\ud83d  low."}')
+    assert corrected == "It is ? low."
