@@ -141,8 +141,8 @@ def test_the_published_trials_succeed_more_often_the_more_they_remember_and_solv
         assert share["solved"] >= share["solved without"] + 15
     assert min(gains["2"] + gains["3"]) >= 15
     page = " ".join((HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8").split())
-    rises = [f"by {min(gained)} to {max(gained)} points" for gained in gains.values()]
-    assert f"success rises {rises[0]} from the first trial to the second, and {rises[1]} to the third" in page
+    higher = [f"{min(gained)} to {max(gained)} points higher in the" for gained in gains.values()]
+    assert f"success is {higher[0]} second and {higher[1]} third" in page
 
 
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
