@@ -30,6 +30,12 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
 
+@pytest.fixture(autouse=True)
+def _restored_environments(monkeypatch):
+    """Forget the environments that the pages register."""
+    monkeypatch.setattr(registry, "_TARGETS", dict(registry._TARGETS))
+
+
 def commands() -> list[str]:
     """Return the lines of code blocks that run reflectrl, directly or by torchrun."""
     indented = [line for line in FENCE.sub("", WITH_README).splitlines() if line.startswith("    ")]
