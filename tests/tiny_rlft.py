@@ -12,7 +12,7 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, ValueTerm
+from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, ThoughtTerm, ValueTerm
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -69,11 +69,13 @@ def terms(settings: dict[str, Any]) -> Terms:
     epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
     names = ("entropy_end", "entropy_floor", "entropy_target", "value_clip")
     end, floor, target, clip = (settings.pop(name, None) for name in names)
+    thought = settings.pop("sft_thought", None)
     return Terms(
         ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
         entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target) if entropy else None,
         value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
         kl=None if kl is None else Term(kl),
+        sft_thought=None if thought is None else ThoughtTerm(thought),
     )
 
 

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import openai
@@ -98,9 +97,7 @@ class ChatClient:
         self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         """Close the connections, once the replies in flight, which will be paid for, have arrived."""
         await self._leave()
         if self._api is not None:
@@ -232,22 +229,20 @@ class ChatClient:
             raise self._failed(failure) from failure
 
     async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
-        number, pauses, start = 1, 0, time.monotonic()
+        number, pauses, start, longest = 1, 0, time.monotonic(), self.endpoint.attempt_s
         while not self._leaving:
             try:
                 return await attempt(number)
             except UnusableReply as failure:
                 if failure.free:
                     continue
-                waited = time.monotonic() - start
-                loading = failure.status == 503 and self.endpoint.is_own and waited < self.endpoint.attempt_s
-                limited = failure.status == 429 and waited < self.endpoint.attempt_s * self.endpoint.max_attempts
-                if failure.final or (number == self.endpoint.max_attempts and not (loading or limited)):
+                most_s = {429: longest * self.endpoint.max_attempts, 503: longest * self.endpoint.is_own}
+                patient = time.monotonic() - start < most_s.get(failure.status, 0.0)  # with a rate limit, or a start
+                if failure.final or (number == self.endpoint.max_attempts and not patient):
                     raise
-                pauses += 1
                 if not self._leaving:
-                    await self._pause(pauses, failure.wait_s)
-            number += not (loading or limited)
+                    await self._pause(pauses := pauses + 1, failure.wait_s)
+            number += not patient
         raise WorkFailed(f"{self.endpoint} was closed before it gave a reply.")
 
     def _failed(self, failure: UnusableReply) -> WorkFailed:
@@ -382,7 +377,7 @@ class ChatClient:
         endpoint, http = self.endpoint, self._http or open_http()
         self._http = None
         given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None, "http_client": http}
-        if not endpoint.is_openai:  # the library takes both from the environment, whatever the address
+        if not endpoint.is_openai:  # the library takes both from the environment
             given["default_headers"] = dict.fromkeys(("OpenAI-Organization", "OpenAI-Project"), openai.Omit())
         if endpoint.azure_api_version is None:
             self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)

@@ -120,9 +120,15 @@ def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:
     size = max(_CHUNK_TOKENS, int(tree.positions.max()) // 2)
     size = -(-tokens // -(-tokens // size))
     starts = range(0, tokens, size)
-    keys = [[*np.flatnonzero(tree.exits[:start] > start), *range(start, min(start + size, tokens))] for start in starts]
-    width = -(-max(map(len, keys)) // 8) * 8  # a multiple of 8, which GPU kernels require of a mask
-    padded_keys = torch.tensor([[*places, *[tokens] * (width - len(places))] for places in keys], device=exits.device)
+    found = [
+        np.concatenate([np.flatnonzero(tree.exits[:start] > start), np.arange(start, min(start + size, tokens))])
+        for start in starts
+    ]
+    width = -(-max(map(len, found)) // 8) * 8  # a multiple of 8, which GPU kernels require of a mask
+    keys = np.full((len(found), width), tokens)
+    for row, places in zip(keys, found, strict=True):
+        row[: len(places)] = places
+    padded_keys = torch.from_numpy(keys).to(exits.device)
     # padding after the last token attends like the last token: a softmax over no keys is NaN
     queries = torch.arange(len(starts) * size, device=exits.device).clamp_max(tokens - 1).view(-1, size)
     return Paths(padded_keys.clamp_max(tokens - 1), _mask(queries, padded_keys, exits, dtype))

@@ -83,6 +83,12 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
     from peft import LoraConfig, get_peft_model
 
     check_layers(lora, model.config.get_text_config().num_hidden_layers, model.name_or_path or "the model")
+    output = model.get_output_embeddings()
+    if token_ids and output.weight is not model.get_input_embeddings().weight and output.bias is not None:
+        raise InvalidInput(
+            "prompt.labels=added was given with model.lora, but the output matrix of this model has a bias, which "
+            "adapters of single rows leave out; set prompt.labels to letters or numbers, or model.lora=null."
+        )
     names = {module: name for name, module in model.named_modules()}
     head = names.get(model.get_output_embeddings(), "")
     linear = {name.rpartition(".")[2] for module, name in names.items() if isinstance(module, nn.Linear | Conv1D)}
@@ -106,7 +112,7 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
     )
     try:
         with _without_noise():
-            return _sorted(get_peft_model(_prepare(model), config))
+            return _sorted(get_peft_model(_prepare(model), config)).eval()  # the mode of a model that is loaded
     except ValueError as error:  # the message of peft names the missing modules
         raise InvalidInput(
             f"model.lora.target_modules={targets} cannot be adapted: {error} {nearest(str(targets[0]), linear)}"
@@ -158,12 +164,26 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
     try:
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            return _sorted(PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable))
+            return _sorted(PeftModel.from_pretrained(_prepare(model), str(folder), is_trainable=trainable)).eval()
     except (UserWarning, RuntimeError, ValueError, TypeError, OSError, SafetensorError) as error:
         raise InvalidInput(
             f"the adapter in {str(folder)!r} does not fit the base {model.name_or_path!r} "
             f"({first_line(error)}); load it with the model section it was trained with."
         ) from error
+
+
+def would_be_rounded_away(model: PeftModel, section: ModelSection) -> bool:
+    """Return whether adapters that are merged lose what they learned, because the model computes in bfloat16.
+
+    Weights that are numbers of bfloat16, as most models are published, stay the same when less than half of their last
+    digit is added. Other weights are rounded with and without adapters, to different sides.
+    """
+    if "bfloat16" not in (section.dtype, section.compute):
+        return False
+    from peft.tuners.lora import LoraLayer
+
+    weights = (module.get_base_layer().weight for module in model.modules() if isinstance(module, LoraLayer))
+    return any(bool((weight == weight.bfloat16()).all()) for weight in weights)
 
 
 def _prepare(model: PreTrainedModel) -> PreTrainedModel:

@@ -31,7 +31,13 @@ from reflectrl.core.errors import ReflectRLError
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import shortened
 from reflectrl.engine.seeding import seeded
-from reflectrl.models.adapters import add_lora, load_lora, prepare_quantized, quantization_config
+from reflectrl.models.adapters import (
+    add_lora,
+    load_lora,
+    prepare_quantized,
+    quantization_config,
+    would_be_rounded_away,
+)
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
@@ -110,8 +116,8 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     Args:
         folder: folder it was saved to.
         section: the recipe's model: the base of an adapter, and how to load it.
-        trainable: False freezes every weight and merges an adapter into a base that is not quantised; True lets the
-            adapter be trained further.
+        trainable: False freezes every weight, and merges an adapter into a base that is not quantised if rounding loses
+            nothing of it; True lets the adapter be trained further.
 
     Raises:
         InvalidInput: the folder is missing, or holds no such player.
@@ -137,7 +143,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
             with _loading(str(folder), "adapter"):
                 model = load_lora(model, folder, trainable=trainable)
     if not trainable:
-        if adapted and section.quantization == "none":
+        if adapted and section.quantization == "none" and not would_be_rounded_away(model, section):
             model = model.merge_and_unload()
         model.requires_grad_(False)
     round_frozen(model, section)

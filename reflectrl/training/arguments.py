@@ -16,6 +16,7 @@ from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
+from reflectrl.engine.seeding import seeded
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, load_model, new_model
 from reflectrl.models.pictures import Pictures, read_pictures
@@ -69,7 +70,8 @@ def language_model(
     if peft_config is not None:
         from peft import get_peft_model
 
-        loaded = LanguageModel(get_peft_model(loaded.model, peft_config), loaded.tokenizer)
+        with seeded(seed):
+            loaded = LanguageModel(get_peft_model(loaded.model, peft_config), loaded.tokenizer)
     return LanguageModel(loaded.model, tokenizer or loaded.tokenizer)
 
 
@@ -108,6 +110,12 @@ def trainable_policy(
             "policy writes, but with action_mode=enumerated it writes nothing; leave them at 64 and 1, or set the "
             "layout's action_mode to thought_choice or json."
         )
+    if args.bf16 and lm.adapted and (action_mode != "enumerated" or reflects(lm.model)):
+        raise InvalidInput(
+            "bf16=True was given for a policy that writes and has adapters: it would write in another precision than "
+            "it trains in; leave bf16 out, and load the model with dtype=torch.bfloat16 to save memory."
+        )
+    lm.model.eval()  # the tries of heads and caches compare logits, which dropout would change
     if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
         lm.model.to(args.device)  # Trainer would do so only after the caches are created
     add_choice_head(lm.base, value_head=args.baseline == "value")
@@ -155,7 +163,7 @@ def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
         )
 
 
-def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> Player | None:
+def frozen_reflector(reflector: str | Path | Player | None, args: ReflectRLConfig) -> Player | None:
     """Return the reflector; a path is loaded as a trained model, which writes at most 100 tokens, greedily and cached.
 
     Raises:
@@ -164,8 +172,10 @@ def frozen_reflector(reflector: str | Path | Player | None, max_length: int) -> 
     """
     if not isinstance(reflector, str | Path):
         return reflector
-    lm = load_model(Path(reflector), ModelSection(max_length=max_length), trainable=False)
-    return LMReflector(lm.model, lm.tokenizer, max_length=max_length)
+    lm = load_model(Path(reflector), ModelSection(max_length=args.max_length), trainable=False)
+    lm.model.to(args.device)
+    cache = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None
+    return LMReflector(lm.model, lm.tokenizer, max_length=args.max_length, prefix_cache=cache)
 
 
 def check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:

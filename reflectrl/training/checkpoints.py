@@ -271,23 +271,40 @@ def _rotate(newest: Path, limit: int | None) -> None:
 
 
 def _split(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Split the state of an optimizer into plain values and tensors, named like ``3.exp_avg`` (of weight 3)."""
+    """Split the state of an optimizer into plain values and tensors, named like ``3.exp_avg`` (of weight 3).
+
+    The values of a dictionary, which bitsandbytes' optimizers have, are named like ``3.quantised/absmax``.
+    """
     plain: dict[str, dict[str, Any]] = {str(weight): {} for weight in optimizer["state"]}
     tensors: dict[str, Tensor] = {}
     for weight, state in optimizer["state"].items():
-        for name, value in state.items():
+        for name, value in _leaves(state):
             if isinstance(value, Tensor):
-                tensors[f"{weight}.{name}"] = value.detach().contiguous()
+                shared = "/" in name  # bitsandbytes' tables, which safetensors refuses to save twice
+                tensors[f"{weight}.{name}"] = value.detach().clone() if shared else value.detach().contiguous()
             else:
                 plain[str(weight)][name] = value
     return {"state": plain, "param_groups": optimizer["param_groups"]}, tensors
 
 
+def _leaves(state: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{inside}{name}/")
+        else:
+            yield f"{inside}{name}", value
+
+
 def _joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    state: dict[int, dict[str, Any]] = {int(weight): values for weight, values in plain["state"].items()}
-    for key, tensor in tensors.items():
-        weight, _, name = key.partition(".")
-        state[int(weight)][name] = tensor
+    state: dict[int, dict[str, Any]] = {int(weight): {} for weight in plain["state"]}
+    given = {f"{weight}.{name}": value for weight, values in plain["state"].items() for name, value in values.items()}
+    for key, value in (*given.items(), *tensors.items()):
+        weight, _, path = key.partition(".")
+        *outer, name = path.split("/")
+        place = state[int(weight)]
+        for each in outer:
+            place = place.setdefault(each, {})
+        place[name] = value
     return {"state": state, "param_groups": plain["param_groups"]}
 
 

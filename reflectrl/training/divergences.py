@@ -19,6 +19,8 @@ class Divergences:
 
     def add(self, samples: Sequence[StepSample], scores: Scores) -> None:
         """Add the fresh steps of a forward pass."""
+        if all(sample.decision.choice.written is None for sample in samples):
+            return  # without a wait for the device
         now = zip(samples, scores.thought_logprobs.tolist(), scores.logprobs.tolist(), strict=True)
         for sample, thought, action in now:
             written = sample.decision.choice.written

@@ -117,7 +117,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
         self.policy = trainable_policy(lm, labels, args, layout.action_mode)
-        self.seats = (*reflecting(frozen_reflector(reflector, args.max_length)), *seats)
+        self.seats = (*reflecting(frozen_reflector(reflector, args)), *seats)
         check_rewards(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
@@ -317,10 +317,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             )
         watched: list[Tensor] = []
         imitated = 0.0
-        for thoughts in self.imitation.losses(model, self.args, self.state.global_step, len(samples)):
-            with self.accelerator.no_sync(model), part("update: thoughts"):
-                self.accelerator.backward(thoughts)
-            imitated += thoughts.item()
+        with self.accelerator.no_sync(model):  # also the forward passes, whose number differs between processes
+            for thoughts in self.imitation.losses(model, self.args, self.state.global_step, len(samples)):
+                with part("update: thoughts"):
+                    self.accelerator.backward(thoughts)
+                imitated += thoughts.item()
         for forward in parts:
             with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():
@@ -345,10 +346,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._measures.divergences.add(samples, scores)
         if not self._measures.updates:
             self._measures.gaps += gaps(samples, played, logprobs.tolist())
-        # replayed actions count as sampled by the current policy (self-imitation): the ratio is 1
-        old = [new if x.replayed else each for each, x, new in zip(played, samples, logprobs.tolist(), strict=True)]
-        rows = torch.tensor([(logprob, *x.numbers) for logprob, x in zip(old, samples, strict=True)])
+        rows = torch.tensor([(logprob, *sample.numbers) for logprob, sample in zip(played, samples, strict=True)])
         old_logprobs, advantages, targets, old_values, sampled, replayed = rows.to(self.args.device).unbind(-1)
+        old_logprobs = torch.where(replayed > 0, logprobs.detach(), old_logprobs)  # self-imitation: the ratio is 1
         reference = references(samples).to(self.args.device)
         return step_losses(
             self.args.terms.with_entropy_coef(self.entropy_coef),

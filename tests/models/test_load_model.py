@@ -6,10 +6,20 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
 from tiny_models import CORPUS, LABELS, MAX_LENGTH, logits, save_tiny
-from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertModel, BloomConfig, BloomForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+)
 
 from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.engine.head import add_choice_head
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model, save_model
 from reflectrl.prompts import labels
@@ -114,6 +124,44 @@ def test_added_labels_are_trained_saved_and_loaded(section, lora, tmp_path):
     torch.testing.assert_close(merged, lm.model(text).logits.detach(), rtol=0, atol=1e-5)
     if lora:
         assert (folder / "adapter_model.safetensors").stat().st_size < 40_000
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_adapters_with_dropout_are_loaded_without_it_so_that_a_head_can_be_tried(gpt2, tmp_path, trainable):
+    dropout = gpt2.model_copy(update={"lora": LoraSection(r=4, dropout=0.5)})
+    lm = new_model(dropout, labels=LABELS, seed=0)
+    save_model(lm, tmp_path / "player")
+    for each in (lm, load_model(tmp_path / "player", dropout, trainable=trainable)):
+        assert not any(module.training for module in each.model.modules())
+        add_choice_head(each.base)
+
+
+@pytest.mark.parametrize(
+    ("published_in", "computes", "merged"),
+    [("bfloat16", "bfloat16", False), ("float32", "bfloat16", True), ("bfloat16", "float32", True)],
+)
+def test_an_adapter_is_not_merged_where_rounding_would_undo_it(tmp_path, published_in, computes, merged):
+    section = save_tiny("llama", tmp_path / "base").model_copy(update={**LORA, "compute": computes})
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    base.to(getattr(torch, published_in)).float().save_pretrained(tmp_path / "base")
+    lm = new_model(section, labels=LABELS, seed=0)
+    two_steps(lm)
+    save_model(lm, tmp_path / "player")
+    player = load_model(tmp_path / "player", section, trainable=False)
+    assert player.adapted != merged
+    assert not any(weight.requires_grad for weight in player.model.parameters())
+    assert torch.allclose(logits(player), logits(lm), rtol=0.05, atol=0.05)
+
+
+def test_rows_of_labels_are_not_added_beside_an_output_matrix_with_a_bias(tmp_path):
+    made = save_tiny("gpt2", tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    config = PhiConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    PhiForCausalLM(config).save_pretrained(tmp_path / "base")
+    with pytest.raises(InvalidInput, match="has a bias"):
+        new_model(made.model_copy(update=LORA), labels=labels("added", 3), seed=0)
 
 
 def test_the_same_seed_makes_the_same_adapter_and_leaves_other_random_numbers_alone(gpt2):

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 import torch
-from rlft_on_ranks import OPTIONS, train
+from rlft_on_ranks import OPTIONS, correct, train
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
 from warm_processes import start_ranks
@@ -102,3 +102,10 @@ def test_all_ranks_stop_with_one_and_resumed_equals_never_stopped(folder, seen):
     assert [rank["resumed_episodes"] for rank in seen] == [rank["episodes"] for rank in seen]
     for straight, again in zip(weights(folder, "straight"), weights(folder, "again"), strict=True):
         assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
+
+
+def test_ranks_whose_thoughts_are_corrected_differently_often_end_with_the_same_weights(tmp_path):
+    for process in start_ranks(tmp_path, correct, tmp_path):
+        assert process.wait() == 0, process.said
+    one, two = weights(tmp_path, "corrected")
+    assert all(torch.equal(weight, two[name]) for name, weight in one.items())
