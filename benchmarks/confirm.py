@@ -121,6 +121,8 @@ def confirm(earlier: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -
     same = True
     with checkout(earlier) as before:
         for arm in arms:
+            if not (before / "recipes" / f"{arm.recipe}.yaml").exists():
+                continue  # an arm that came later has no run at this commit
             folders = [runs / at / f"{arm.recipe}-{arm.name}" for at in (earlier, commit())]
             for code, folder in zip((before, ROOT), folders, strict=True):
                 if not (folder / RESULTS).exists():
