@@ -119,7 +119,7 @@ def _text(completion: Any) -> str:
 
 def _is_unfinished(way: str, completion: Any) -> bool:
     try:
-        cut = completion["choices"][0].get("finish_reason") == "length" and way != "logprobs"  # which ask for one token
+        cut = completion["choices"][0].get("finish_reason") == "length" and way != "logprobs"  # which wants one token
     except (AttributeError, IndexError, KeyError, TypeError):
         return True
     return cut or not _text(completion).strip()
