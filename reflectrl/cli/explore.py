@@ -10,6 +10,7 @@ import typer
 
 from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import user_path
 from reflectrl.core.layout import POLICY
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ def _trained_explorer() -> Path | None:
 
     """
     named = os.environ.get(EXPLORER)
-    run = DEFAULT_RUN if named is None else Path(named).expanduser()
     if named == "":
         return None
+    run = DEFAULT_RUN if named is None else user_path(named)
     if (run / POLICY).is_dir():
         return run
     if named is not None:

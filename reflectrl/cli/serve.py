@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +53,8 @@ def serve(
         raise InvalidInput(
             f"serving needs packages that are not installed ({', '.join(missing)}); run pip install 'reflectrl[serve]'."
         )
+    if not isfinite(timeout_s):
+        raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
     key = None if api_key_env is None else _key(api_key_env)
     from reflectrl.serving.gate import Bounds
     from reflectrl.serving.server import serve as answer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, WorkFailed, nearest
-from reflectrl.core.layout import DATASET, STAGES
+from reflectrl.core.layout import AGENT, DATASET, STAGES
 from reflectrl.core.text import first_line
 from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Spending, reflector_alone
@@ -60,6 +60,8 @@ def run_stages(
     """
     if not stages:
         raise InvalidInput(f"no stage was given; expected some of {', '.join(STAGES)}.")
+    if (run_dir / AGENT).is_file():
+        raise InvalidInput(f"{run_dir} is an exported agent, which no stage works on; choose another --run.")
     for stage in stages:
         if stage not in STAGES:
             raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")

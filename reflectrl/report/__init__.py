@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output
 from reflectrl.core.layout import REPORT
 from reflectrl.report.beside import print_before_and_after
@@ -28,6 +29,8 @@ def report(runs: Sequence[Path], out: Path | None = None, *, episode: bool = Fal
 
     """
     out = out or (runs[0] if len(runs) == 1 else Path()) / REPORT
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInput(f"--out {out} was given; expected a name that ends in .html.")
     check_output(out)
     read = read_runs(runs)
     written = write_report(read, out)

@@ -33,6 +33,8 @@ from reflectrl.sharing.hub import is_hub_name
 from reflectrl.sharing.scrub import Scrubber
 
 _ADAPTER = "adapter_config.json"
+_WRITTEN = frozenset({POLICY, REFLECTOR, AGENT, RECIPE, "README.md", "example.py", "example.json"})
+"""Names that an export writes into its folder."""
 _SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
 """Suffixes of the files that are copied from a player's folder; never a pickle."""
 
@@ -88,6 +90,11 @@ def _check_place(out: Path) -> None:
         return
     if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
         raise InvalidInput(f"{out} exists and is not an export, so it is not replaced; choose another --out.")
+    if others := sorted({path.name for path in out.iterdir()} - _WRITTEN):
+        raise InvalidInput(
+            f"{out} also holds {', '.join(others[:3])}{', ...' if others[3:] else ''}, which an export would remove; "
+            "move that away, or choose another --out."
+        )
     read_agent_file(out)
 
 
