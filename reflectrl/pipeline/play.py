@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
 from reflectrl.core.artefacts import read_artefacts
@@ -99,6 +100,11 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
             "choose another --run."
         )
     if recipe.dataset is not None:
+        if read_agent_file(run) is not None:
+            raise InvalidInput(
+                f"{run} is an exported agent, which does not hold the questions of its run; give the run folder, or "
+                "use `reflectrl explore --run` or `reflectrl serve`."
+            )
         read_artefacts(run).verify(DATASET)
     env = recipe_env(recipe, run, options)
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import

@@ -212,6 +212,8 @@ class Handlers:
             said={**request.said, **{role: words.text for role, words in move.said.items()}},
             action=chosen.action,
             index=request.actions.index(chosen.action),
+            legal=chosen.choice.legal,
+            thought=None if chosen.choice.written is None else chosen.choice.written.text,
             probabilities=[probability[action] for action in request.actions if probability],
             logprob=chosen.logprob,
             entropy=chosen.entropy,

@@ -71,12 +71,16 @@ class ActReply(BaseModel):
     action: str
     index: int
     """Index of the action in the request."""
+    legal: bool
+    """False if the policy's text named no legal action, so that the action was drawn at random."""
+    thought: str | None
+    """Text of a policy that writes before it acts, or its action as text."""
     probabilities: list[float]
-    """Probabilities of the actions, in the order of the request."""
+    """Probabilities of the actions, in the order of the request; empty for a policy that writes its action."""
     logprob: float
-    """Natural logarithm of the probability of the action."""
+    """Natural logarithm of the probability of the action; 0 for a policy that writes its action."""
     entropy: float
-    """Entropy of the probabilities, in nats."""
+    """Entropy of the probabilities, in nats; 0 for a policy that writes its action."""
 
 
 class TextPart(Request):

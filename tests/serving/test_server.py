@@ -103,6 +103,23 @@ def refusal(answer: httpx2.Response) -> tuple[int, str]:
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_a_policy_that_writes_its_action_says_what_it_wrote_and_whether_that_was_legal(
+    trained_run: TrainedRuns,
+) -> None:
+    json_policy = trained_run(
+        "prompt.action_mode=json",
+        "sft.policy.label_smoothing=0",
+        "players.reflector.player=none",
+        "players.policy.max_new_tokens=2",
+    )
+    with in_process(load_served_agent(json_policy)) as client:
+        replies = [client.post("/act", json=STATE).json() for _ in range(20)]
+    assert {(reply["legal"], *reply["probabilities"]) for reply in replies} == {(False,)}  # two tokens are no JSON
+    assert len({reply["thought"] for reply in replies}) == 1
+    assert len({reply["action"] for reply in replies}) == 2
+
+
 @pytest.mark.parametrize("greedy", [True, False])
 def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path, greedy: bool) -> None:
     agent, env, paths = load_agent(run, greedy=greedy), NumberLine(size=8), set()
@@ -118,6 +135,7 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
                 reply = client.post("/act", json={**state, "seed": seed}).json()
                 assert (reply["action"], reply["said"]) == (played.actions[number], {"reflector": turn.reflection})
                 assert reply["index"] == turn.decision.choice.index
+                assert (reply["legal"], reply["thought"]) == (True, None)
                 assert reply["probabilities"] == pytest.approx(turn.decision.choice.probabilities, abs=1e-5)
                 assert reply["logprob"] == pytest.approx(turn.decision.logprob, abs=1e-4)
                 assert reply["entropy"] == pytest.approx(turn.decision.entropy, abs=1e-4)
