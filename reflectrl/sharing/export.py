@@ -147,8 +147,13 @@ class _Export:
             self._note(f"the adapter of the {role} is merged into its base, {why}")
             if section.quantization != "none":
                 self._note(
-                    f"the {role} was trained on a base in {section.quantization}; merged into the base in "
-                    f"{section.dtype}, its probabilities differ slightly from those in training and evaluation"
+                    f"the {role} was trained on a base in {section.quantization}; merged into the base in float32, its "
+                    "probabilities differ slightly from those in training and evaluation"
+                )
+            if section.dtype == "bfloat16":
+                self._note(
+                    f"the merged weights of the {role} are in float32; loaded in bfloat16, they lose a part of what "
+                    "the adapter learned, which it keeps without --merge"
                 )
             _merge(source, section, place)
         else:
@@ -195,8 +200,9 @@ def _copy(source: Path, place: Path) -> None:
 
 
 def _merge(source: Path, section: ModelSection, place: Path) -> None:
-    # weights in bfloat16 are saved as they are: nothing computes here
-    plain = {"quantization": "none", "compute": "float32", "compile": False, "attn_implementation": "sdpa"}
+    # in bfloat16, the base would round away a part of what the adapter learned
+    whole = {"dtype": "float32", "compute": "float32"}
+    plain = {"quantization": "none", "compile": False, "attn_implementation": "sdpa", **whole}
     save_model(load_model(source, section.model_copy(update=plain), trainable=False), place)
 
 
