@@ -101,8 +101,7 @@ def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
         text = text.rpartition(_END_OF_THINKING)[2].strip()
     if not isinstance(text, str) or not text or text.startswith("<think>"):
         advice = f"finish_reason {finish}; for 'length', raise max_tokens"
-        # a longer reply is not to be expected from a repetition, which would be paid again
-        raise UnusableReply(f"its reply is empty ({advice}).", answered=True, final=finish == "length")
+        raise UnusableReply(f"its reply is empty ({advice}).", answered=True)
     return Text(text, cut=finish == "length")
 
 
