@@ -253,9 +253,10 @@ def _meaning_then(root: Path, commit: str, file: str, skipped: frozenset[str]) -
 
 @cache
 def _meaning(file: str, text: str, skipped: frozenset[str] = frozenset()) -> str:
-    """Return ``text`` without what cannot change a result: comments, layout, docstrings and ``skipped`` functions."""
+    """Return ``text`` without what cannot change a result: comments, layout, descriptions and ``skipped`` functions."""
     if file.endswith(".yaml"):
-        return repr(yaml.safe_load(text))
+        said = yaml.safe_load(text)
+        return repr({key: value for key, value in said.items() if key != "description"})
     if not file.endswith(".py"):
         return text
     tree = ast.parse(text)

@@ -29,9 +29,9 @@ def report(runs: Sequence[Path], out: Path | None = None, *, episode: bool = Fal
 
     """
     out = out or (runs[0] if len(runs) == 1 else Path()) / REPORT
+    check_output(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise InvalidInput(f"--out {out} was given; expected a name that ends in .html.")
-    check_output(out)
     read = read_runs(runs)
     written = write_report(read, out)
     print_table(read)

@@ -57,7 +57,7 @@ def test_a_table_is_stale_once_its_rooms_or_its_recipe_changed_in_what_they_mean
     content = f"Made at commit {commit(repository, room__a='x = 1')}.\n\n{NUMBERS}"
     assert judged(repository, content) == ""
     commit(repository, room__a='"""A room."""\n\nx = (  # one\n    1\n)\n', other__a="y = 1")
-    (repository / "recipes" / "nano.yaml").write_text("# why\ngamma:   1\n")
+    (repository / "recipes" / "nano.yaml").write_text("# why\ndescription: slow\ngamma:   1\n")
     assert judged(repository, content) == ""
     (repository / "recipes" / "nano.yaml").write_text("gamma: 0.9\n")
     assert "recipes/nano.yaml changed" in judged(repository, content)

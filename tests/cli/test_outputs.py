@@ -42,3 +42,10 @@ def test_a_place_that_is_no_regular_file_is_refused_and_left_alone(
     for words in COMMANDS.splitlines():
         assert "nano.svg" in refused(*words.split(), "nano.svg")
     assert found() == before
+
+
+def test_a_report_replaces_no_file_of_a_run(tmp_path: Path) -> None:
+    results = tmp_path / "eval.jsonl"
+    results.write_text("{}")
+    assert ".html" in refused("report", str(tmp_path), "--out", str(results))
+    assert results.read_text() == "{}"

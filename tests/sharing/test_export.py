@@ -291,6 +291,14 @@ def test_no_stage_works_on_an_export(run: Path, tmp_path: Path) -> None:
     assert contents(out) == before
 
 
+def test_an_export_without_its_run_s_questions_is_not_played(run: Path, tmp_path: Path) -> None:
+    out = export_run(run, tmp_path / "agent")
+    recipe = yaml.safe_load((out / "recipe.yaml").read_text())
+    recipe |= {"env": {"name": "auto_explore"}, "dataset": {"repositories": ["company:nano"]}}
+    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert "does not hold the questions" in refused("play", "--run", str(out))
+
+
 WISHES = {
     "run Python code": {"model": {"trust_remote_code": True}},
     "send the key in AWS_SECRET_ACCESS_KEY to https://elsewhere.example/v1": {

@@ -209,3 +209,14 @@ def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_is_kept(folder):
         rlft(folder).train(folder / "checkpoint-2")
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-1", "checkpoint-2"]
     assert last_checkpoint(folder).name == "checkpoint-2"
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_bitsandbytes_is_saved_and_goes_on(tmp_path):
+    options = {"optim": "adamw_bnb_8bit", "save_every": 1, "stages": [Stage("main", 3, env={"size": 6})]}
+    straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", gpt2(spread=0.1), **options, dies_after=2).train()
+    again = run(tmp_path / "killed", gpt2(spread=0.1), **options).train(last_checkpoint(tmp_path / "killed"))
+    assert [*straight.iterations[-len(again.iterations) :]] == again.iterations
+    assert all(weight.equal(straight.weights[name]) for name, weight in again.weights.items())

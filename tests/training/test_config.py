@@ -3,10 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tiny import gpt2
 from tiny_rlft import config, run
 
+from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage, Validation
 from reflectrl.core import InvalidInput
+from reflectrl.models.adapters import add_lora
 from reflectrl.prompts import PromptFormat
 
 
@@ -91,3 +94,16 @@ def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
     assert not args.gradient_checkpointing
     assert not args.activation_checkpointing
     assert not args.bf16
+
+
+def test_a_policy_that_writes_beside_adapters_is_refused_in_another_precision_than_it_trains_in(tmp_path):
+    thinking = PromptFormat(history=1, labels="letters", action_mode="thought_choice")
+    with pytest.raises(InvalidInput, match="bf16=True"):
+        run(
+            tmp_path,
+            add_lora(gpt2(), LoraSection(r=4), []),
+            reflector=None,
+            layout=thinking,
+            max_completion_length=8,
+            bf16=True,
+        )

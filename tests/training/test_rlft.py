@@ -14,13 +14,12 @@ from tiny_rlft import Killed, config, run
 
 from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage
-from reflectrl.core import EpisodeFailed, InvalidInput, Utterance, WorkFailed
+from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
-from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored
@@ -177,23 +176,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does
     assert same(finished.weights, straight.weights)
     other = run(tmp_path / "other", adapted(), **{**EVERYTHING, "stages": [stage(1)], "seed": 1}).train()
     assert not {t.seed for t in other.episodes[0]} & {t.seed for t in straight.episodes[0]}
-
-
-@pytest.mark.slow
-def test_an_optimizer_of_bitsandbytes_is_saved_and_goes_on(tmp_path):
-    options = {"optim": "adamw_bnb_8bit", "save_every": 1, "stages": [Stage("main", 3, env={"size": 6})]}
-    straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
-    with pytest.raises(Killed):
-        run(tmp_path / "killed", gpt2(spread=0.1), **options, dies_after=2).train()
-    again = run(tmp_path / "killed", gpt2(spread=0.1), **options).train(last_checkpoint(tmp_path / "killed"))
-    assert [*straight.iterations[-len(again.iterations) :]] == again.iterations
-    assert same(again.weights, straight.weights)
-
-
-def test_a_policy_that_writes_beside_adapters_is_refused_in_another_precision_than_it_trains_in(tmp_path):
-    thinking = PromptFormat(history=1, labels="letters", action_mode="thought_choice")
-    with pytest.raises(InvalidInput, match="bf16=True"):
-        run(tmp_path, adapted(), reflector=None, layout=thinking, max_completion_length=8, bf16=True)
 
 
 # ---- learning --------------------------------------------------------------------------------------------------------
