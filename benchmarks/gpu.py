@@ -31,9 +31,9 @@ import torch
 from arms import HERE, RUNS, made_by, plan, publish, table
 from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
 from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
-from learning import sitting
+from learning import commits, sitting
 from plain import PlainPolicy, bucketed_update, plain_update
-from siblings import results
+from siblings import record, record_of, results
 from studies import STUDIES
 from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -45,6 +45,8 @@ from reflectrl.engine.reuse import refusal
 from reflectrl.report.runs import read_runs
 
 PAGE = HERE / "gpu.md"
+RECORDS = HERE / "records" / "gpu"
+"""Folder of the finished runs of ``pretrained``, which are not trained again."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PARTS_OF_AN_ITERATION = ("reflect", "act", "update", "iteration")
 STEPS = 3
@@ -58,15 +60,20 @@ JOBS = 16
 WIDE = ("model.compute=bfloat16", "eval.batch_size=64")
 """Changes to recipes of two cores for a GPU."""
 LEARNED: Mapping[str, tuple[str, ...]] = {
+    "pretrained_families": WIDE,
     "pretrained_alfworld": WIDE,
-    "pretrained_explore": (*WIDE, "sft.reflector.micro_batch_size=16"),
+    "pretrained_explorer": (
+        *(*WIDE, "sft.reflector.micro_batch_size=8", "sft.policy.micro_batch_size=8"),
+        *("eval.max_tasks=200", "eval.episodes=200"),
+    ),
     "pretrained_taxi": (
         *(*WIDE, "sft.reflector.micro_batch_size=16", "sft.policy.micro_batch_size=16"),
         "rlft.micro_batch_tokens=16384",
     ),
+    "pretrained_explore": (*WIDE, "sft.reflector.micro_batch_size=16"),
 }
 """Studies of ``siblings.py`` whose runs are trained on the GPU, the longest first, with the changes to their recipes:
-the same training, with more rows in a pass."""
+the same training, with more rows in a pass, and more episodes of the explorer's test."""
 SHORT = (
     *("sft.reflector.steps=2", "sft.policy.steps=2", "rlft.stages=[{name: a, iterations: 1}]", "rlft.episodes=2"),
     *("rlft.validation.episodes=2", "eval.episodes=2", "env.options.horizon=2"),
@@ -211,15 +218,18 @@ def model(name: str) -> Iterator[str]:
         reason = refusal(base, who.encoder.max_length, BUDGET)
         note = f"States are not reused: {reason}." if reason else "The engine's logits are those of plain rows."
         alone, first = plain(who, episodes[:ALONE], 1), episodes[: numbers[0]]
-        for side in (alone, plain(who, first, numbers[0]), engine(who, first)):
+        short = [steps[:1] for steps in first]
+        for side in (plain(who, short[:ALONE], 1), plain(who, short, len(short)), engine(who, short)):
             side(nullcontext)
         (one,) = measured(alone, clock)
         calls: list[None] = []
         base.base_model.register_forward_pre_hook(lambda *_: calls.append(None))
+        measures: list[list[dict[str, float]]] = []
         for number in numbers:
             some = episodes[:number]
             (batched,) = measured(plain(who, some, number), clock)
-            ours, passes = measured(engine(who, some), clock, calls.__len__)
+            ours, passes = measure = measured(engine(who, some), clock, calls.__len__)
+            measures.append(measure)
             rows = [who.encoder.tokens(step.policy.prompt) for steps in some for step in steps]
             for part in PARTS_OF_AN_ITERATION:
                 taken = (one[part] / ALONE / STEPS, *(side[part] / number / STEPS for side in (batched, ours)))
@@ -230,17 +240,22 @@ def model(name: str) -> Iterator[str]:
             memory = f" {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most." if DEVICE == "cuda" else ""
             text = f"{note}{memory}\n\n{table(heads, lines)}"
             yield text
-        yield f"{text}\n\n{speeds(engine(who, first), base)}"
+        yield f"{text}\n\n{speeds(engine(who, first), base, *measures[0])}"
 
 
-def speeds(side: Side, base: Any) -> str:
-    """Return the FLOP/s of each part, their share of a large matrix product's, and the rate of reading weights."""
+def speeds(side: Side, base: Any, taken: Mapping[str, float], passes: Mapping[str, float]) -> str:
+    """Return the FLOP/s of each part, their share of a large matrix product's, and the rate of reading weights.
+
+    Args:
+        side: an iteration, which is run once more, to count its operations.
+        base: the model.
+        taken: seconds of each part.
+        passes: number of forward passes in each part.
+
+    """
     wide = 256 if effort.quick else 8192
     product, work = matmul(wide, wide, wide, device=DEVICE, dtype=torch.bfloat16)
     peak = work / seconds_of(product)
-    calls: list[None] = []
-    base.base_model.register_forward_pre_hook(lambda *_: calls.append(None))
-    taken, passes = measured(side, clock, calls.__len__)
     with flop_counter() as counter:
         (operations,) = measured(side, counter.get_total_flops)
     weights = sum(weight.nbytes for weight in base.parameters())
@@ -289,12 +304,15 @@ def pretrained() -> Iterator[str]:
     seeds, place = ("0", RUNS / "gpu_quick") if effort.quick else (None, RUNS / "gpu")
     changes = {name: (*LEARNED[name], *further) for name in names}
     planned = [run for name in names for run in plan(name, STUDIES[name].arms, seeds, place, changes[name])]
-    done, whole, _ = sitting(lambda: planned, JOBS)
+    done, whole, _ = sitting(lambda: planned, JOBS, partial(record_of, records=RECORDS))
     parts = ["" if whole else "Not all runs are finished.\n"]
     for name in names:
         if finished := [folder for folder in done if folder.parent.name == name]:
-            changed = f"Changed for the GPU: `{' '.join(changes[name])}`."
-            parts.append(f"\n### {STUDIES[name].title}\n\n{changed}\n{results(name, read_runs(finished))}\n")
+            runs = read_runs(finished)
+            changed = f"Trained at commit {', '.join(commits(runs))}, with the changes `{' '.join(changes[name])}`."
+            parts.append(f"\n### {STUDIES[name].title}\n\n{changed}\n{results(name, runs)}\n")
+        for folder in finished if not effort.quick else ():
+            record(folder, RECORDS)
     yield "".join(parts)
 
 

@@ -114,8 +114,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "pretrained": tuple(  # of benchmarks/gpu.md
         path
-        for name in ("pretrained_alfworld", "pretrained_explore", "pretrained_taxi")
-        for path in _learning(STUDIES[name].arms)
+        for name in ("families", "alfworld", "explorer", "taxi", "explore")
+        for path in _learning(STUDIES[f"pretrained_{name}"].arms)
     ),
     "pretrained_steps": (
         *_TIMED,
