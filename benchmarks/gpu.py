@@ -62,13 +62,13 @@ WIDE = ("model.compute=bfloat16", "eval.batch_size=64")
 LEARNED: Mapping[str, tuple[str, ...]] = {
     "pretrained_families": WIDE,
     "pretrained_alfworld": WIDE,
-    "pretrained_explorer": (
-        *(*WIDE, "sft.reflector.micro_batch_size=8", "sft.policy.micro_batch_size=8"),
-        *("eval.max_tasks=200", "eval.episodes=200"),
-    ),
     "pretrained_taxi": (
         *(*WIDE, "sft.reflector.micro_batch_size=16", "sft.policy.micro_batch_size=16"),
         "rlft.micro_batch_tokens=16384",
+    ),
+    "pretrained_explorer": (
+        *(*WIDE, "sft.reflector.micro_batch_size=8", "sft.policy.micro_batch_size=8"),
+        *("eval.max_tasks=200", "eval.episodes=200"),
     ),
     "pretrained_explore": (*WIDE, "sft.reflector.micro_batch_size=16"),
 }
