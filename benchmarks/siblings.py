@@ -22,7 +22,7 @@ from statistics import fmean
 from arms import HERE, RUNS, made_by, plan, publish
 from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting
 from scripted_rater import ScriptedRater
-from studies import STUDIES
+from studies import LONGER, STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
@@ -68,12 +68,16 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
-def _sampled(policy: str, reflections: Sequence[str], split: str = "test", group: str = "") -> Column:
-    """Return a column of a policy's success with such reflections, in sampled episodes of a split or of its group."""
+def _sampled(policy: str, reflections: Sequence[str], split: str = "", group: str = "") -> Column:
+    """Return a column of a policy's success with such reflections, in sampled episodes of a split or of its group.
+
+    Without ``split``, it is the first that a run evaluated.
+    """
 
     def cell(runs: Sequence[Run]) -> str:
-        wanted = (policy, "sampled", split, group)
-        rows = [row for run in runs for row in run.rows if (row.policy, row.mode, row.split, row.group) == wanted]
+        played = [(split or run.rows[0].split, row) for run in runs for row in run.rows]
+        wanted = (policy, "sampled", group)
+        rows = [row for where, row in played if (row.policy, row.mode, row.group) == wanted and row.split == where]
         return _per_cent([row.metrics.success for row in rows if row.reflections in reflections])
 
     return cell
@@ -173,7 +177,7 @@ def report(name: str, runs: Sequence[Run], command: str) -> str:
 
 def results(name: str, runs: Sequence[Run]) -> str:
     """Return the table of the finished runs."""
-    study = STUDIES[name]
+    study = STUDIES.get(name) or LONGER[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
     section = load_recipe(study.arms[0].recipe).eval
     split, *others = section.splits

@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from arms import ENVIRONMENTS, Arm
-from studies import STUDIES
+from studies import LONGER, STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
@@ -112,11 +112,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
-    "pretrained": tuple(  # of benchmarks/gpu.md
-        path
-        for name in ("families", "alfworld", "explorer", "taxi", "explore")
-        for path in _learning(STUDIES[f"pretrained_{name}"].arms)
-    ),
+    **{  # of benchmarks/gpu.md
+        f"gpu {name}": _learning(study.arms)
+        for name, study in (STUDIES | LONGER).items()
+        if name.startswith("pretrained_") and name != "pretrained_number_line"
+    },
     "pretrained_steps": (
         *_TIMED,
         "recipes/smollm2",

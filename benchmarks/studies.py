@@ -51,17 +51,11 @@ def _pretrained(game: str, seeds: str, *, paper: bool = True) -> tuple[Arm, ...]
 
 STUDIES: Mapping[str, Study] = {
     "pretrained_number_line": Study("SmolLM2-135M on the number line", _pretrained("number_line", "80-82")),
-    # the settings of 90-92 were changed after other seeds had been tested
+    # settings of studies with seeds 90-92 were changed after other seeds had been tested
     "pretrained_taxi": Study("SmolLM2-135M picks up a passenger", _pretrained("taxi_pickup", "90-92")),
     "pretrained_explore": Study("SmolLM2-135M finds the file that answers", _pretrained("auto_explore", "80-82")),
     "pretrained_alfworld": Study(
         "SmolLM2-135M puts a tomato in the microwave", _pretrained("alfworld_tomato", "90-92")
-    ),
-    "pretrained_families": Study(
-        "SmolLM2-135M and ALFWorld's six task families", _pretrained("alfworld_families", "80-82", paper=False)
-    ),
-    "pretrained_explorer": Study(
-        "SmolLM2-135M searches packages that it has never seen", _pretrained("explorer", "80-82", paper=False)
     ),
     "thoughts_number_line": Study(
         "NumberLine in words",
@@ -145,3 +139,12 @@ STUDIES: Mapping[str, Study] = {
     ),
 }
 """Studies by the names of their tables, which begin with the kind of their additional columns."""
+LONGER: Mapping[str, Study] = {
+    "pretrained_families": Study(
+        "SmolLM2-135M and ALFWorld's six task families", _pretrained("alfworld_families", "80-82", paper=False)
+    ),
+    "pretrained_explorer": Study(
+        "SmolLM2-135M searches packages that it has never seen", _pretrained("explorer", "80-82", paper=False)
+    ),
+}
+"""Further studies, which only ``gpu.py`` trains."""

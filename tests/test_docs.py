@@ -200,12 +200,12 @@ def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
     said, scaling = (
         " ".join(page.split()) for page in (README, (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
     )
-    for title, words in {
-        "puts a tomato in the microwave": "the runs end at {} % with reflections and at {} % without",
-        "finds the file that answers": "company they end at {} and {} %",
-        "picks up a passenger": "whose state hides nothing, they end at {} and {} %",
+    for study, words in {
+        "pretrained_alfworld": "the runs end at {} % with reflections and at {} % without",
+        "pretrained_explore": "company they end at {} and {} %",
+        "pretrained_taxi": "whose state hides nothing, they end at {} and {} %",
     }.items():
-        part = text.partition(f"### SmolLM2-135M {title}")[2].partition("###")[0]
+        part = text.partition(f"<!-- gpu {study} -->")[2].partition("<!-- end -->")[0]
         rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
         ends = {cells[0]: cells[3].split()[0] for cells in rows}
         assert words.format(ends["**Reflect-RL**"], ends["without reflection"]) in said

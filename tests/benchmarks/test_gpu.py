@@ -6,7 +6,7 @@ import warnings
 
 import gpu
 import pytest
-from arms import publish
+from arms import content, publish
 from engine_sides import effort
 
 
@@ -19,8 +19,9 @@ def test_every_part_has_its_place_on_the_page_and_every_model_its_true_shape(mon
     page = tmp_path / "gpu.md"
     page.write_text(gpu.PAGE.read_text(encoding="utf-8"))
     for name in gpu.PARTS:
-        publish(page, name, f"table of {name}\n")
-        assert f"table of {name}\n" in page.read_text()
+        mark = f"gpu {name}" if name in gpu.LEARNED else name
+        publish(page, mark, f"table of {name}\n")
+        assert content(page, mark).strip() == f"table of {name}"
     monkeypatch.setattr(effort, "quick", False)
     shapes = {name: gpu.shape(name) for name in gpu.MODELS}
     assert {name: (shape.num_hidden_layers, shape.hidden_size) for name, shape in shapes.items()} == {
@@ -57,6 +58,13 @@ def test_the_machine_and_the_operators_of_an_iteration_are_measured():
         parts = [operators[side, part] for part in ("reflect", "act", "update")]
         assert operators[side, "iteration"] == pytest.approx(sum(parts), abs=2)
         assert min(parts) > 50
+
+
+@pytest.mark.parametrize("name", [name for name in gpu.LEARNED if (gpu.RECORDS / name).is_dir()])
+def test_what_smollm2_learned_is_published_as_its_records_have_it(name, monkeypatch):
+    monkeypatch.setattr(effort, "quick", False)
+    (text,) = gpu.learned(name)
+    assert content(gpu.PAGE, f"gpu {name}").strip() == text
 
 
 def test_only_warnings_of_a_wait_are_counted_as_waits():
