@@ -6,7 +6,7 @@
                                               # trains only what is named, such as pretrained_taxi
 
 It needs torch with CUDA and this package. Weights are random and created on the GPU, prompts are those of
-DangerousTaxi; only the parts ``pretrained_*`` train SmolLM2 as its wheel has it. Where the files were copied without git,
+DangerousTaxi; only the parts ``pretrained_*`` train SmolLM2 as its wheel has it. Where files were copied without git,
 ``REFLECTRL_COMMIT`` names the commit. Results are written as they are measured, so a part that is interrupted keeps
 what it has.
 """

@@ -11,10 +11,8 @@ whose expert gives its own reflection at each state, and tells after each action
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -23,77 +21,20 @@ from arms import ENVIRONMENTS, HERE, RUNS, made_by, publish, spread, table
 from learning import SILENT, ablated_runs, commits, published, rows_of
 
 from reflectrl.config import load_recipe
-from reflectrl.config.environment import recipe_env
-from reflectrl.core import NatLangEnv, Trajectory
-from reflectrl.core.layout import RECIPE, sft_rows_file
-from reflectrl.data_gen.rows import read_rows
-from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, view
+from reflectrl.core.layout import RECIPE
+from reflectrl.report.reflector import Step, audit_reflector
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import episodes_file
-
-VERDICT = re.compile(r"^(good|mistake(: [^.]*)?)\. ")
-"""Judgement of the last action, with which the expert's reflections begin; the rest describes the state."""
 
 
-@dataclass(frozen=True)
-class Move:
-    """One step of an evaluated episode."""
-
-    taught: bool
-    """True if the reflector's prompt is one of its SFT rows."""
-    right: bool
-    """True if the reflection equals the expert's, apart from case and spaces."""
-    standing_right: bool
-    """True if the reflection is right apart from its judgement of the last action."""
-    good: bool
-    """True if the action was no mistake, or if it was the expert's where the environment does not judge actions."""
-    success: bool
-    """True if the episode succeeded."""
-
-
-def normalised(words: str | None) -> str:
-    """Return the words in lower case, with single spaces."""
-    return " ".join((words or "").lower().split())
-
-
-def without_verdict(words: str) -> str:
-    """Return normalised words without the judgement of the last action."""
-    return VERDICT.sub("", words)
-
-
-def moves(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Move]:
-    """Replay an episode and judge each of its steps; ``taught`` are the prompts of the reflector's SFT rows."""
-    env.reset(seed=episode.seed, options={"task": episode.task})
-    hints = env.hints()
-    for step, turn in enumerate(episode.turns):
-        said, wanted = normalised(turn.reflection), normalised(hints.reflection)
-        prompt = view("reflector", layout, State(turn.observation, episode.actions[:step])).prompt.text
-        best, action = hints.action, turn.decision.action
-        env.step(action)
-        hints = env.hints()
-        yield Move(
-            prompt in taught,
-            said == wanted,
-            without_verdict(said) == without_verdict(wanted),
-            action == best if hints.mistaken is None else not hints.mistaken,
-            episode.success,
-        )
-
-
-def judged(run: Path) -> list[list[Move]]:
+def judged(run: Path) -> list[list[Step]]:
     """Judge the sampled test episodes of a run's policy with its own reflector, episode by episode."""
-    recipe = load_recipe(str(run / RECIPE))
-    taught = frozenset(row.prompt.text for row in read_rows(run / sft_rows_file("reflector")))
-    env = recipe_env(recipe, run, recipe.eval.env)
-    try:
-        (found,) = read_runs([run])
-        row = rows_of([found], "rlft", "own", "sampled", recipe.eval.splits[0])[0]
-        header, episodes = read_trajectories(run / episodes_file(row, len(recipe.eval.splits)))
-        return [list(moves(env, header.prompt, episode, taught)) for episode in episodes]
-    finally:
-        env.close()
+    split = load_recipe(str(run / RECIPE)).eval.splits[0]
+    (audit,) = (
+        audit
+        for audit in audit_reflector(run)
+        if (audit.row.policy, audit.row.mode, audit.row.split) == ("rlft", "sampled", split)
+    )
+    return [list(steps) for steps in audit.episodes]
 
 
 def share(values: Sequence[bool]) -> str:
@@ -114,21 +55,21 @@ def worth(env: str, runs: Sequence[Run]) -> list[str]:
     return [ENVIRONMENTS[env].title, ENVIRONMENTS[env].hidden, success("own"), published(env, SILENT), *others]
 
 
-def accuracy(env: str, episodes: Sequence[Sequence[Move]]) -> list[str]:
+def accuracy(env: str, episodes: Sequence[Sequence[Step]]) -> list[str]:
     """Return the row of how often the reflector is right, and how the policy does when it is right and when not."""
     steps = list(chain.from_iterable(episodes))
-    taught, new = ([move for move in steps if move.taught is known] for known in (True, False))
-    right, wrong = ([move.good for move in steps if move.standing_right is so] for so in (True, False))
+    taught, new = ([step for step in steps if step.taught is known] for known in (True, False))
+    right, wrong = ([step.good for step in steps if step.standing_right is so] for so in (True, False))
     trusted, misled = (
-        [each[0].success for each in episodes if all(move.standing_right for move in each) is so]
+        [each[0].success for each in episodes if all(step.standing_right for step in each) is so]
         for so in (True, False)
     )
     return [
         ENVIRONMENTS[env].title,
         f"{len(steps):,}",
-        share([move.taught for move in steps]),
-        *(share([move.right for move in some]) for some in (taught, new)),
-        *(share([move.standing_right for move in some]) for some in (taught, new)),
+        share([step.taught for step in steps]),
+        *(share([step.right for step in some]) for some in (taught, new)),
+        *(share([step.standing_right for step in some]) for some in (taught, new)),
         *(share(some) for some in (right, wrong, trusted, misled)),
     ]
 

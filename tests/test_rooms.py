@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "raters": {"models", "engine", "endpoint", "prompts", "core"},
     "data_gen": {"rollout", *BELOW_ROLLOUT},
     "training": BELOW_TRAINING,
-    "report": {"raters", "rollout", *BELOW_ROLLOUT},
+    "report": {"raters", "data_gen", "rollout", *BELOW_ROLLOUT},
     "pipeline": BELOW_PIPELINE,
     "serving": {"pipeline", *BELOW_PIPELINE},
     "sharing": {"pipeline", *BELOW_PIPELINE},

@@ -1,4 +1,4 @@
-"""The commands about raters: ratings compared with how the episodes ended, and a small rater trained on them."""
+"""The commands that compare ratings and reflections with the truth, and the one that trains a rater."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ def audit_rater(
         say(as_json(found))
     else:
         print_audit(found)
+
+
+def audit_reflector(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
+    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the table.")] = "text",
+) -> None:
+    """Compare a reflector's words with the expert's: how often they are right, and what follows where they are not."""
+    from reflectrl.report.reflector import as_json, audit_reflector, print_reflector
+
+    found = audit_reflector(run)
+    if output == "json":
+        say(as_json(found))
+    else:
+        print_reflector(found)
 
 
 def train_rater(

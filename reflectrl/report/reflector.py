@@ -1,0 +1,185 @@
+"""The audit of a reflector: its words in evaluated episodes against those of the environment's expert."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+
+from reflectrl.config import load_recipe
+from reflectrl.config.environment import recipe_env
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core.layout import RECIPE, sft_rows_file
+from reflectrl.data_gen.rows import read_rows
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import State, view
+from reflectrl.report.runs import read_runs
+from reflectrl.report.table import print_line, print_rows
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import EvalRow, episodes_file
+
+HEADS = (
+    *("policy", "mode", "split", "steps", "right", "right, taught", "right, new"),
+    *("good action, right", "good action, wrong", "success, never wrong", "success, once wrong"),
+)
+NOTE = (
+    "Right: the state is described as the expert would, whatever is said about the last action. Taught: the prompt is "
+    "one of the reflector's SFT rows. A good action is no mistake by the environment's own judgement, or the expert's. "
+    "If reflections are often wrong, raise sft.reflector.steps or data.samples; eval.controls: [expert] shows what "
+    "right ones are worth."
+)
+_VERDICT = re.compile(r"^(good|mistake(: [^.]*)?)\. ")
+"""Judgement of the last action, with which the expert's reflections begin; the rest describes the state."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an evaluated episode."""
+
+    taught: bool
+    """True if the reflector's prompt is one of its SFT rows."""
+    right: bool
+    """True if the reflection equals the expert's, apart from case and spaces."""
+    standing_right: bool
+    """True if the reflection is right apart from its judgement of the last action."""
+    good: bool
+    """True if the action was no mistake, or if it was the expert's where the environment does not judge actions."""
+    success: bool
+    """True if the episode succeeded."""
+
+
+@dataclass(frozen=True)
+class ReflectorAudit:
+    """Judged steps of one evaluated policy."""
+
+    row: EvalRow
+    """The policy's row of the results."""
+    episodes: Sequence[Sequence[Step]]
+
+    def shares(self) -> dict[str, float | None]:
+        """Return the fractions of steps and of episodes in the last columns of ``HEADS``; ``None`` for one of none."""
+        steps = list(chain.from_iterable(self.episodes))
+
+        def share(values: Sequence[bool]) -> float | None:
+            return fmean(values) if values else None
+
+        return {
+            "right": share([step.standing_right for step in steps]),
+            "right_taught": share([step.standing_right for step in steps if step.taught]),
+            "right_new": share([step.standing_right for step in steps if not step.taught]),
+            "good_when_right": share([step.good for step in steps if step.standing_right]),
+            "good_when_wrong": share([step.good for step in steps if not step.standing_right]),
+            "success_never_wrong": share([each[0].success for each in self.episodes if _never_wrong(each)]),
+            "success_once_wrong": share([each[0].success for each in self.episodes if not _never_wrong(each)]),
+        }
+
+
+def _never_wrong(steps: Sequence[Step]) -> bool:
+    return all(step.standing_right for step in steps)
+
+
+def audit_reflector(run: Path) -> list[ReflectorAudit]:
+    """Compare the reflections of a run's evaluated episodes with those of the environment's expert.
+
+    Args:
+        run: a run folder after `reflectrl eval`, whose reflector learned the expert's reflections.
+
+    Raises:
+        InvalidInput: no run folder, or one without evaluated episodes of a local reflector that an expert taught.
+
+    """
+    [found] = read_runs([run])
+    rows = [row for row in found.own_rows if row.reflections == found.reflector == "local"]
+    if not rows:
+        raise InvalidInput(
+            f"{run} has no reflections to audit; expected a run after `reflectrl eval`, with a recipe that has "
+            "players.reflector.player=local, such as dangerous_taxi/nano."
+        )
+    recipe = load_recipe(str(run / RECIPE))
+    if recipe.data.teacher != "expert":
+        raise InvalidInput(
+            f"the reflector of {run} learned the words of a chat model (data.teacher={recipe.data.teacher}), which "
+            "cannot be compared with the expert's; expected a run with data.teacher=expert."
+        )
+    known = run / sft_rows_file("reflector")
+    taught = frozenset(row.prompt.text for row in read_rows(known)) if known.is_file() else frozenset[str]()
+    env = recipe_env(recipe, run, recipe.eval.env)
+    try:
+        audits = []
+        for row in rows:
+            header, episodes = read_trajectories(run / episodes_file(row, len(recipe.eval.splits)))
+            judged = [list(judged_steps(env, header.prompt, episode, taught)) for episode in episodes]
+            audits.append(ReflectorAudit(row, judged))
+        return audits
+    finally:
+        env.close()
+
+
+def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Step]:
+    """Replay an episode and judge each of its steps.
+
+    Args:
+        env: an environment as that of the episode.
+        layout: the prompts' format.
+        episode: an episode with a reflector.
+        taught: prompts of the reflector's SFT rows.
+
+    """
+    env.reset(seed=episode.seed, options={"task": episode.task})
+    hints = env.hints()
+    for number, turn in enumerate(episode.turns):
+        said, wanted = _normalised(turn.reflection), _normalised(hints.reflection)
+        prompt = view("reflector", layout, State(turn.observation, episode.actions[:number])).prompt.text
+        best, action = hints.action, turn.decision.action
+        env.step(action)
+        hints = env.hints()
+        yield Step(
+            prompt in taught,
+            said == wanted,
+            without_verdict(said) == without_verdict(wanted),
+            action == best if hints.mistaken is None else not hints.mistaken,
+            episode.success,
+        )
+
+
+def _normalised(words: str | None) -> str:
+    """Return the words in lower case, with single spaces."""
+    return " ".join((words or "").lower().split())
+
+
+def without_verdict(words: str) -> str:
+    """Return normalised words without the judgement of the last action."""
+    return _VERDICT.sub("", words)
+
+
+def print_reflector(audits: Sequence[ReflectorAudit]) -> None:
+    """Print a row for each evaluated policy, and what the columns mean."""
+    cells = [
+        (
+            *(audit.row.policy, audit.row.mode, audit.row.split, f"{sum(map(len, audit.episodes)):,}"),
+            *("-" if share is None else f"{share:.0%}" for share in audit.shares().values()),
+        )
+        for audit in audits
+    ]
+    print_rows(HEADS, cells, words=3)
+    print_line("")
+    print_line(NOTE)
+
+
+def as_json(audits: Sequence[ReflectorAudit]) -> str:
+    """Return the fractions as JSON, a list with an object for each policy; null for what is not defined."""
+    return json.dumps(
+        [
+            {
+                **{name: getattr(audit.row, name) for name in ("policy", "mode", "split")},
+                "steps": sum(map(len, audit.episodes)),
+                **audit.shares(),
+            }
+            for audit in audits
+        ],
+        indent=2,
+    )

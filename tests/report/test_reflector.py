@@ -1,0 +1,96 @@
+"""The audit of a reflector: its words against the expert's, and the actions that follow right and wrong ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+from command_line import reflectrl, refused
+from records import reflector_prompt_of
+from run_folders import episode, evaluated
+from trained_runs import TrainedRuns
+
+from reflectrl.core import Choice, Decision, make_env
+from reflectrl.envs.number_line.env import DOWN, UP
+from reflectrl.players import ScriptedReflector, reflecting
+from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.views import MenuView
+from reflectrl.report.reflector import ReflectorAudit, Step, judged_steps, without_verdict
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import summarise
+
+LAYOUT = PromptFormat()
+
+
+class Script:
+    """Policy that plays given actions, one per step."""
+
+    def __init__(self, *actions: str) -> None:
+        self._actions = iter(actions)
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002
+        """Return the next action."""
+        action = next(self._actions)
+        return [Decision(action, 0.0, 0.0, Choice(views[0].menu.actions.index(action)))]
+
+
+def test_words_are_compared_with_the_expert_s_and_actions_with_its_judgement() -> None:
+    env = make_env("number_line", size=8)
+    tasks = [task for split in env.splits for task in env.split_tasks(split)]
+    task = next(task for task in tasks if (task.options["start"], task.options["target"]) == (2, 4))
+    words = iter(
+        ("the  target is HIGHER.", "Mistake. The target is higher.", "Good. The target is higher.", "The target is up.")
+    )
+    seats = reflecting(ScriptedReflector(lambda _: next(words)))
+    [played] = rollout([env], [Episode(task, 0)], policy=Script(UP, DOWN, UP, UP), seats=seats, layout=LAYOUT)
+    taught = frozenset({reflector_prompt_of(LAYOUT, played.turns[0].observation).text})
+    found = list(judged_steps(make_env("number_line", size=8), LAYOUT, played, taught))
+    assert [step.taught for step in found] == [True, False, False, False]
+    # the reflector reports a mistake after the right action, up, and none after the wrong one, down
+    assert [step.right for step in found] == [True, False, False, False]
+    assert [step.standing_right for step in found] == [True, True, True, False]
+    assert [step.good for step in found] == [True, False, True, True]
+    assert all(step.success for step in found)
+
+
+def test_judgements_of_all_environments_are_left_out() -> None:
+    assert without_verdict("good. the target is lower.") == "the target is lower."
+    assert without_verdict("mistake: that changed nothing. no tomato seen yet.") == "no tomato seen yet."
+    assert without_verdict("taxi at row 1.") == "taxi at row 1."
+
+
+def test_shares_are_of_steps_and_of_whole_episodes() -> None:
+    right = Step(taught=True, right=True, standing_right=True, good=True, success=True)
+    misled = Step(taught=False, right=False, standing_right=False, good=False, success=False)
+    lost = Step(taught=True, right=True, standing_right=True, good=True, success=False)
+    audit = ReflectorAudit(summarise("rlft", "local", "sampled", "test", [episode()]), [[right, right], [lost, misled]])
+    assert audit.shares() == {
+        **{"right": 0.75, "right_taught": 1.0, "right_new": 0.0, "good_when_right": 1.0, "good_when_wrong": 0.0},
+        **{"success_never_wrong": 1.0, "success_once_wrong": 0.0},
+    }
+
+
+@pytest.mark.slow
+def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run: TrainedRuns) -> None:
+    run = trained_run()
+    found = json.loads(reflectrl("audit-reflector", run, "--format", "json").out)
+    assert [(row["policy"], row["mode"], row["split"]) for row in found] == [
+        (policy, mode, "test") for policy in ("sft", "rlft") for mode in ("sampled", "greedy")
+    ]
+    for row in found:
+        _, episodes = read_trajectories(run / f"trajectories/eval-{row['policy']}-local-{row['mode']}.jsonl")
+        assert row["steps"] == sum(len(episode.turns) for episode in episodes)
+        assert 0 <= row["right"] <= 1
+    shown = reflectrl("audit-reflector", run).out
+    assert re.search(rf"^rlft +sampled +test +{found[2]['steps']} +{found[2]['right']:.0%} ", shown, re.MULTILINE)
+    assert "raise sft.reflector.steps or data.samples" in shown
+
+
+def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_path) -> None:
+    silent = evaluated(tmp_path / "silent", 0.8, 0.5, "players.reflector.player=none")
+    assert "has no reflections to audit" in refused("audit-reflector", silent)
+    taught = evaluated(tmp_path / "taught", 0.8, 0.5, "data.teacher=openai")
+    assert "learned the words of a chat model (data.teacher=openai)" in refused("audit-reflector", taught)
