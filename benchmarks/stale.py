@@ -99,7 +99,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     **{name: (*_learning(study.arms), *_PLAYED.get(name.partition("_")[0], ())) for name, study in STUDIES.items()},
     "learning_short": (),
     "pretrained_short": (),
-    "reflections": _scripts("reflections"),
+    "reflections": ("reflectrl/report/reflector.py", *_scripts("reflections")),
     "learner": _learning((ENVIRONMENTS["taxi"].reflecting, ENVIRONMENTS["taxi"].silent)),
     "auto_explore walkers": ("envs/auto_explore", *_scripts("walkers")),
     "explorer": ("envs/auto_explore", "recipes/smollm2/explorer.yaml", *_scripts("explorer", "walkers")),
@@ -109,9 +109,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         (*_TIMED, *_scripts("engine", "engine_prompts", "engine_sides", "plain", "timing")),
     ),
     **dict.fromkeys(
-        ("tests", "machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
+        ("machine", "gpt2_xl", "smollm2", "mistral_7b", "syncs"),  # of benchmarks/gpu.md
         (*_ENGINE, *_scripts("gpu", "engine_prompts", "engine_sides", "plain")),
     ),
+    "tests": (*_ENGINE, "tests/test_devices.py"),  # of benchmarks/gpu.md
     **{  # of benchmarks/gpu.md
         f"gpu {name}": _learning(study.arms)
         for name, study in (STUDIES | LONGER).items()
