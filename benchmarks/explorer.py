@@ -204,11 +204,11 @@ def searched(env: AutoExplore, task: Task, searches: int) -> Found:
 
 
 def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
-    """Play all questions with the policies of run folders, choosing the most probable command."""
+    """Play all questions with the most probable commands of run folders' policies, and once before any training."""
     for run in runs:
         recipe = load_recipe(str(run / "recipe.yaml"))
         for title, name in POLICIES.items():
-            if name != "base" and not (run / name).is_dir():
+            if run != runs[0] if name == "base" else not (run / name).is_dir():
                 continue
             players = RunPlayers(recipe, RunFolder(run))  # of each policy its own: the reflector keeps what it wrote
             lm, policy = players.lm_policy(name)
