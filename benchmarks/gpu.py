@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arms import HERE, RUNS, made_by, plan, publish, table
+from arms import HERE, RUNS, commit, made_by, plan, publish, table
 from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
 from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
 from learning import commits, sitting
 from plain import PlainPolicy, bucketed_update, plain_update
 from siblings import record, record_of, results
-from studies import LONGER, STUDIES
+from studies import GPU_STUDIES, STUDIES
 from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
@@ -59,7 +59,7 @@ NUMBERS = (8, 64)
 """Numbers of episodes side by side."""
 JOBS = 16
 """Number of runs at a time, each a process on the same GPU."""
-ALL = STUDIES | LONGER
+ALL = STUDIES | GPU_STUDIES
 WIDE = ("model.compute=bfloat16", "eval.batch_size=64")
 """Changes to recipes of two cores for a GPU."""
 LEARNED: Mapping[str, tuple[str, ...]] = {
@@ -327,7 +327,7 @@ def learned(name: str) -> Iterator[str]:
     finished = [record or folder for folder, record in folders.items() if folder not in left]
     if finished:
         runs = read_runs(finished)
-        trained = ", ".join(f"commit {each}" for each in commits(runs))
+        trained = ", ".join(f"commit {each}" for each in commits(runs) or [commit()])
         where = ", ".join(dict.fromkeys(run.origin.hardware for run in runs if run.origin))
         missing = " Not all runs are finished." if left else ""
         yield f"""Trained at {trained} on {where},
@@ -379,7 +379,8 @@ def main() -> None:
     if DEVICE == "cpu" and not effort.quick:
         parser.error("torch finds no CUDA device; use --quick to try the parts on the processor")
     names = arguments.parts or [name for name in PARTS if not (effort.quick and name in LEARNED)]
-    train([name for name in names if name in LEARNED])
+    if studies := [name for name in names if name in LEARNED]:
+        train(studies)
     for name in names:
         began = time.monotonic()
         for text in PARTS[name]():

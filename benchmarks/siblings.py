@@ -22,7 +22,7 @@ from statistics import fmean
 from arms import HERE, RUNS, made_by, plan, publish
 from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting
 from scripted_rater import ScriptedRater
-from studies import LONGER, STUDIES
+from studies import GPU_STUDIES, STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
@@ -177,7 +177,7 @@ def report(name: str, runs: Sequence[Run], command: str) -> str:
 
 def results(name: str, runs: Sequence[Run]) -> str:
     """Return the table of the finished runs."""
-    study = STUDIES.get(name) or LONGER[name]
+    study = STUDIES.get(name) or GPU_STUDIES[name]
     columns, explained = COLUMNS[name.partition("_")[0]]
     section = load_recipe(study.arms[0].recipe).eval
     split, *others = section.splits

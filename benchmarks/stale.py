@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from arms import ENVIRONMENTS, Arm
-from studies import LONGER, STUDIES
+from studies import GPU_STUDIES, STUDIES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "benchmarks/*.md", "docs/*.md")
@@ -115,7 +115,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "tests": (*_ENGINE, "tests/test_devices.py"),  # of benchmarks/gpu.md
     **{  # of benchmarks/gpu.md
         f"gpu {name}": _learning(study.arms)
-        for name, study in (STUDIES | LONGER).items()
+        for name, study in (STUDIES | GPU_STUDIES).items()
         if name.startswith("pretrained_") and name != "pretrained_number_line"
     },
     "pretrained_steps": (

@@ -139,7 +139,7 @@ STUDIES: Mapping[str, Study] = {
     ),
 }
 """Studies by the names of their tables, which begin with the kind of their additional columns."""
-LONGER: Mapping[str, Study] = {
+GPU_STUDIES: Mapping[str, Study] = {
     "pretrained_families": Study(
         "SmolLM2-135M and ALFWorld's six task families", _pretrained("alfworld_families", "80-82", paper=False)
     ),
@@ -147,4 +147,4 @@ LONGER: Mapping[str, Study] = {
         "SmolLM2-135M searches packages that it has never seen", _pretrained("explorer", "80-82", paper=False)
     ),
 }
-"""Further studies, which only ``gpu.py`` trains."""
+"""Studies that only ``gpu.py`` trains."""
