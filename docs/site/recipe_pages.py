@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from reflectrl.config import load_recipe, recipe_names, recipe_text
 from reflectrl.config.schema import Recipe
-from reflectrl.core.settings import settings_fields
+from reflectrl.core.settings import descriptions, settings_fields
 
 KEYS = """# Recipe keys
 
@@ -40,8 +40,9 @@ def reference_page() -> str:
     for section, paths in _sections().items():
         named = ", ".join(f"`{path}`" for path in paths if path)
         lines += [f"## {named or 'The recipe'} {{ #{_anchor(section)} }}\n", f"{_words(section.__doc__ or '')}\n"]
+        said = descriptions(section)
         for name, field in settings_fields(section).items():
-            lines += _entry([f"{path}.{name}" if path else name for path in paths], field, users)
+            lines += _entry([f"{path}.{name}" if path else name for path in paths], field, said[name], users)
     return "\n".join(lines)
 
 
@@ -81,10 +82,10 @@ def _held(annotation: Any, many: bool = False) -> Iterator[tuple[type, bool]]:
         yield from _held(inner, many or get_origin(annotation) is list)
 
 
-def _entry(keys: list[str], field: FieldInfo, users: Mapping[str, list[str]]) -> Iterator[str]:
+def _entry(keys: list[str], field: FieldInfo, said: str, users: Mapping[str, list[str]]) -> Iterator[str]:
     """A key as an entry of a definition list."""
     yield from (f"`{key}`{{ #{key} }}" for key in keys)
-    yield f":   {_words(field.description or '')}"
+    yield f":   {_words(said)}"
     yield ""
     yield f"    {_type(field.annotation, field.metadata)}{_default(field)}"
     yield "    { .values }"

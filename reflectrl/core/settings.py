@@ -5,9 +5,12 @@ This module is not part of ``import reflectrl.core``, which loads no pydantic.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
+import itertools
 import reprlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
@@ -30,7 +33,7 @@ Address = Annotated[str, AfterValidator(public_address)]
 Source = Annotated[str, AfterValidator(public_source)]
 VariableName = Annotated[str, AfterValidator(variable_name)]
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Section(BaseModel):
@@ -54,11 +57,6 @@ def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]
 
     def decorate(plain: type[T]) -> type[T]:
         made = pydantic.dataclasses.dataclass(config=_STRICT, frozen=frozen, kw_only=kw_only)(plain)
-        own = settings_fields(made)
-        for base in filter(is_dataclass, made.__mro__[1:]):  # pydantic finds the docstrings of the class itself only
-            holder = pydantic.create_model("Holder", __base__=Section, held=base)
-            for name, info in holder.model_json_schema()["$defs"][base.__name__]["properties"].items():
-                own[name].description = own[name].description or info.get("description")
         checked = made.__init__
 
         @functools.wraps(checked)
@@ -80,8 +78,19 @@ def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]
 
 
 def settings_fields(section: type) -> dict[str, FieldInfo]:
-    """Return the fields of a recipe section, with type, default and docstring."""
+    """Return the fields of a recipe section, with type and default."""
     return cast(dict[str, FieldInfo], getattr(section, "__pydantic_fields__"))  # noqa: B009 - two unrelated bases
+
+
+def descriptions(section: type) -> dict[str, str]:
+    """Return the docstrings of the fields of a recipe section and of its bases, read from their source files."""
+    found: dict[str, str] = {}
+    for each in reversed([base for base in section.__mro__ if is_dataclass(base) or issubclass(base, Section)]):
+        [tree] = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        for before, after in itertools.pairwise(getattr(tree, "body", ())):
+            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+                found[ast.unparse(before.target)] = inspect.cleandoc(ast.literal_eval(after.value))
+    return found
 
 
 def section_of(annotation: Any) -> type | None:

@@ -20,7 +20,7 @@ import reflectrl
 from reflectrl.cli.app import app
 from reflectrl.config import recipe_names
 from reflectrl.config.schema import Recipe
-from reflectrl.core.settings import settings_fields
+from reflectrl.core.settings import descriptions, settings_fields
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +79,9 @@ def held(annotation: Any) -> Iterator[tuple[type, bool]]:
 
 def keys(section: type = Recipe, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield every key of the schema with its description."""
+    said = descriptions(section)
     for name, field in settings_fields(section).items():
-        yield path + name, field.description or ""
+        yield path + name, said[name]
         for below, many in held(field.annotation):
             yield from keys(below, f"{path}{name}.{'N.' if many else ''}")
 
