@@ -89,15 +89,15 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
         run: a run folder after `reflectrl eval`, whose reflector learned the expert's reflections.
 
     Raises:
-        InvalidInput: no run folder, or one without evaluated episodes of a local reflector that an expert taught.
+        InvalidInput: no run folder, or one without evaluated episodes of a reflector that an expert taught.
 
     """
     [found] = read_runs([run])
-    rows = [row for row in found.own_rows if row.reflections == found.reflector == "local"]
+    rows = [row for row in found.own_rows if row.reflections == found.reflector in ("local", "self")]
     if not rows:
         raise InvalidInput(
             f"{run} has no reflections to audit; expected a run after `reflectrl eval`, with a recipe that has "
-            "players.reflector.player=local, such as dangerous_taxi/nano."
+            "players.reflector.player=local or self, such as dangerous_taxi/nano."
         )
     recipe = load_recipe(str(run / RECIPE))
     if recipe.data.teacher != "expert":

@@ -17,7 +17,7 @@ from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.players import ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
-from reflectrl.report.reflector import ReflectorAudit, Step, judged_steps, without_verdict
+from reflectrl.report.reflector import ReflectorAudit, Step, audit_reflector, judged_steps, without_verdict
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import summarise
@@ -87,6 +87,12 @@ def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run
     shown = reflectrl("audit-reflector", run).out
     assert re.search(rf"^rlft +sampled +test +{found[2]['steps']} +{found[2]['right']:.0%} ", shown, re.MULTILINE)
     assert "raise sft.reflector.steps or data.samples" in shown
+
+
+@pytest.mark.slow
+def test_a_single_player_s_words_are_compared_too(trained_run: TrainedRuns) -> None:
+    run = trained_run("players.reflector.player=self", "eval.greedy=false", "eval.policies=[sft, rlft]")
+    assert [row.row.reflections for row in audit_reflector(run)] == ["self", "self"]
 
 
 def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_path) -> None:
