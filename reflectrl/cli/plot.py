@@ -58,7 +58,8 @@ def plot(
             paths.append(Path(text))
             continue
         paths.append(Path(rest))
-        labels[paths[-1]] = label
+        if labels.setdefault(paths[-1], label) != label:
+            raise InvalidInput(f"{rest} was given as {labels[paths[-1]]!r} and as {label!r}; give each run one label.")
     if labels and figure is not None:
         given = ", ".join(map(repr, labels.values()))
         raise InvalidInput(f"--figure names the lines itself, but {given} was given; leave out one of the two.")

@@ -157,7 +157,8 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
 
 def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) -> Summary:
     values = [score.success for score in scores]
-    before = [score.sft for score in scores if score.sft is not None]
+    known = [score.sft for score in scores if score.sft is not None]
+    before = known if len(known) == len(scores) else []  # of all runs, or the means would be of different ones
     worst = min(scores, key=lambda score: score.success)
     mean, half = mean_interval(values)
     return Summary(
@@ -171,7 +172,7 @@ def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) 
         worst.success,
         worst.run,
         probability_of_improvement(values, before) if before else None,
-        min((score.success - score.sft for score in scores if score.sft is not None), default=None),
+        min(value - sft for value, sft in zip(values, before, strict=True)) if before else None,
         probability_of_improvement(values, [score.success for score in first]) if first else None,
         max((score.fall for score in scores if score.fall is not None), default=None),
         tuple(scores),
@@ -249,7 +250,8 @@ def print_comparison(summaries: Sequence[Summary]) -> None:
 def as_markdown(summaries: Sequence[Summary]) -> str:
     """Return the table as Markdown."""
     lines = [HEADS, ("---",) * len(HEADS), *map(group_cells, summaries)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    escaped = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def as_json(summaries: Sequence[Summary]) -> str:

@@ -8,8 +8,9 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.layout import RECIPE
 from reflectrl.core.text import first_line
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.series import running_mean
+from reflectrl.report.series import steady_success
 from reflectrl.report.table import print_rows
+from reflectrl.report.verdict import judged_rows
 
 HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
 
@@ -32,8 +33,9 @@ def _line(path: Path) -> tuple[str, ...]:
         [run] = read_runs([path])
     except InvalidInput as error:
         return (path.name, f"cannot be read: {first_line(error, 80)}", "", "", "", "")
-    means = running_mean(run.points, [point.success for point in run.points])
-    evaluated = [row for row in run.own_rows if row.policy == "rlft"]
+    means = [mean for _, mean in steady_success(run)] if run.points else []
+    judged = judged_rows(run)
+    evaluated = [row for row in run.own_rows if row.policy == "rlft" and (judged is None or row.split == judged.split)]
     return (
         run.name,
         _stage(run),

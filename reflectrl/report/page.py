@@ -19,7 +19,7 @@ from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
-from reflectrl.report.verdict import judged_rows, verdict
+from reflectrl.report.verdict import judged_rows, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
 
 _KEY = (
@@ -100,7 +100,8 @@ def _comparison(runs: Sequence[Run]) -> str:
         return ""
     groups, left_out = compare(runs, rows)
     lines = [list(map(escaped, group_cells(summary))) for summary in groups]
-    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, left_out)))
+    of = [f"On split {rows.split}."] if any(len(judged_splits(run)) > 1 for run in runs) else []
+    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, (*of, *left_out))))
     return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 

@@ -106,7 +106,8 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
             "cannot be compared with the expert's; expected a run with data.teacher=expert."
         )
     known = run / sft_rows_file("reflector")
-    taught = frozenset(row.prompt.text for row in read_rows(known)) if known.is_file() else frozenset[str]()
+    rows_of_sft = read_rows(known)[: recipe.sft.reflector.max_rows] if known.is_file() else []
+    taught = frozenset(row.prompt.text for row in rows_of_sft)
     env = recipe_env(recipe, run, recipe.eval.env)
     try:
         audits = []
@@ -133,7 +134,8 @@ def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, tau
     hints = env.hints()
     for number, turn in enumerate(episode.turns):
         said, wanted = _normalised(turn.reflection), _normalised(hints.reflection)
-        prompt = view("reflector", layout, State(turn.observation, episode.actions[:number])).prompt.text
+        heard = {role: words.text for role, words in turn.said.items()}
+        prompt = view("reflector", layout, State(turn.observation, episode.actions[:number], said=heard)).prompt.text
         best, action = hints.action, turn.decision.action
         env.step(action)
         hints = env.hints()

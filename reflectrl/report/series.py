@@ -77,6 +77,14 @@ def success_band(run: Run) -> list[tuple[float, float]]:
     ]
 
 
+def steady_success(run: Run) -> list[tuple[Iteration, float]]:
+    """Return the success rate's running mean in the last stage, where enough iterations are behind it."""
+    means = running_mean(run.points, [point.success for point in run.points])
+    _, places = stages(run.points)[-1]
+    full = min(window(len(run.points)) - 1, len(places) - 1)  # means of fewer iterations are noise
+    return [(run.points[place], means[place]) for place in places][full:]
+
+
 @dataclass(frozen=True)
 class Fall:
     """Best success rate in the last stage of a training, and the one at its end."""
@@ -106,10 +114,7 @@ def largest_fall(run: Run) -> Fall | None:
     _, places = stages(run.points)[-1]
     measured, pairs = "validation success", measurements(run.points[places.start :], "validation_success")
     if not pairs:
-        means = running_mean(run.points, [point.success for point in run.points])
-        full = min(window(len(run.points)) - 1, len(places) - 1)  # means of fewer iterations are noise
-        measured = "training success"
-        pairs = [(run.points[place], means[place]) for place in places][full:]
+        measured, pairs = "training success", steady_success(run)
     point, best = max(pairs, key=lambda pair: (pair[1], pair[0].iteration))
     return Fall(measured, best, point.iteration, pairs[-1][1], run.settings.get("rlft.keep") == "best")
 

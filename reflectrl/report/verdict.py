@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reflectrl.report.compare import Rows, group_runs
@@ -39,6 +39,11 @@ class Estimate:
         """True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def half(self) -> float:
+        """Half of the interval's width."""
+        return (self.high - self.low) / 2
+
     def __str__(self) -> str:
         return f"{self.mean:.0%} [{100 * self.low:.0f}, {100 * self.high:.0f}]".replace("%", " %")
 
@@ -49,7 +54,7 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     groups = group_runs(evaluated)
     several = len(groups) > 1
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
-    sentences += _worth_of_reflections(list(groups.values()))
+    sentences += _worth_of_reflections(groups)
     sentences += [sentence for run in runs for sentence in _fall(run)]
     if groups and max(map(len, groups.values())) == 1:
         sentences.append("One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells).")
@@ -63,9 +68,14 @@ def print_verdict(runs: Sequence[Run]) -> None:
 
 
 def judged_rows(run: Run) -> Rows | None:
-    """Return the rows of a run that the verdict is about; ``None`` where RLFT was not evaluated."""
-    splits = [row.split for row in run.own_rows if (row.policy, row.mode) == ("rlft", "sampled")]
-    return Rows(split=splits[0]) if splits else None
+    """Return the rows of a run that the verdict is about, of the test if it was played; ``None`` without RLFT's."""
+    splits = judged_splits(run)
+    return Rows(split="test" if "test" in splits else splits[0]) if splits else None
+
+
+def judged_splits(run: Run) -> list[str]:
+    """Return the splits on which RLFT was evaluated with sampled actions."""
+    return [row.split for row in run.own_rows if (row.policy, row.mode) == ("rlft", "sampled")]
 
 
 def _row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | None:
@@ -76,31 +86,48 @@ def _row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | Non
     return found[0] if found else None
 
 
-def _estimate(group: Sequence[Run], policy: str, reflections: str | None = None) -> Estimate | None:
-    """Return the success of a policy, over the tasks of one run or over several runs; ``None`` if a run lacks it."""
-    rows = [row for run in group if (row := _row(run, policy, reflections))]
-    if len(rows) < len(group):
-        return None
-    mean, half = mean_interval([row.metrics.success for row in rows])
+def _estimates(group: Sequence[Run], policy: str, reflections: str | None = None) -> list[Estimate]:
+    """Return the success of a policy in each run, over its tasks; none if a run lacks it."""
+    rows = [row.metrics for run in group if (row := _row(run, policy, reflections))]
+    found = [Estimate(row.success, row.success_low, row.success_high) for row in rows]
+    return found if len(found) == len(group) else []
+
+
+def _over_runs(each: Sequence[Estimate], least: float = 0.0) -> Estimate:
+    """Return the mean of several runs, at least ``least`` and at most 1; of one run, what is known of it.
+
+    Its interval is that over runs, or the wider one that the tasks of the runs leave: equal runs are no certainty.
+    """
+    mean, half = mean_interval([estimate.mean for estimate in each])
     if half is None:
-        return Estimate(mean, rows[0].metrics.success_low, rows[0].metrics.success_high)
-    return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half))
+        return each[0]
+    half = max(half, sum(estimate.half**2 for estimate in each) ** 0.5 / len(each))
+    return Estimate(mean, max(least, mean - half), min(1.0, mean + half))
+
+
+def _paired(after: Sequence[Estimate], before: Sequence[Estimate]) -> Estimate:
+    """Return the mean difference of two policies of the same runs."""
+    return _over_runs([one.minus(other) for one, other in zip(after, before, strict=True)], least=-1.0)
 
 
 def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
-    after, before = _estimate(group, "rlft"), _estimate(group, "sft")
-    row = _row(group[0], "rlft")
-    if after is None or row is None:
+    each, sft = _estimates(group, "rlft"), _estimates(group, "sft")
+    if not each:
         return
-    seeds = "" if len(group) == 1 else f", mean of {len(group)} runs"
-    if (untrained := _estimate(group, "zero_shot", "none")) is not None:
-        yield f"{name}Zero-shot, before any training and without reflections, success was {untrained}{seeds}."
-    if before is None:
-        yield f"{name}RLFT ended at a success of {after}{seeds}."
-    elif (gain := after.minus(before)).is_clear:
-        yield f"{name}RLFT {'raised' if gain.mean > 0 else 'lowered'} success from {before} to {after}{seeds}."
+    after, seeds = _over_runs(each), "" if len(group) == 1 else f", mean of {len(group)} runs"
+    rows = judged_rows(group[0])
+    success = f"success on split {rows.split}" if rows and len(judged_splits(group[0])) > 1 else "success"
+    if untrained := _estimates(group, "zero_shot", "none"):
+        shown = _over_runs(untrained)
+        yield f"{name}Zero-shot, before any training and without reflections, {success} was {shown}{seeds}."
+    if not sft:
+        yield f"{name}RLFT ended at a {success} of {after}{seeds}."
+    elif (gain := _paired(each, sft)).is_clear:
+        turned = "raised" if gain.mean > 0 else "lowered"
+        yield f"{name}RLFT {turned} {success} from {_over_runs(sft)} to {after}{seeds}."
     else:
-        yield f"{name}RLFT made no clear difference: success was {before} before it and {after} after it{seeds}."
+        before = _over_runs(sft)
+        yield f"{name}RLFT made no clear difference: {success} was {before} before it and {after} after it{seeds}."
     if len(group) > 1:
         worst = min((_success(run), run.name) for run in group)
         yield f"The worst of these runs ended at {worst[0]:.0%} ({worst[1]}).".replace("%", " %")
@@ -111,25 +138,26 @@ def _success(run: Run) -> float:
     return row.metrics.success if row else 0.0
 
 
-def _worth_of_reflections(groups: Sequence[Sequence[Run]]) -> Iterator[str]:
+def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield a sentence on each group with reflections, beside its twin without, or its own blank reflections."""
-    twins = {_without_player(group[0]): group for group in groups if group[0].reflector == "none"}
-    for group in groups:
-        reflecting = _estimate(group, "rlft")
-        if group[0].reflector == "none" or reflecting is None:
+    twins = {_without_player(group[0]): group for group in groups.values() if group[0].reflector == "none"}
+    speaking = {name: group for name, group in groups.items() if group[0].reflector != "none"}
+    for name, group in speaking.items():
+        each = _estimates(group, "rlft")
+        if not each:
             continue
+        start, reflecting = f"{name}: " * (len(speaking) > 1), _over_runs(each)
         twin = twins.get(_without_player(group[0]))
-        silent = _estimate(twin, "rlft") if twin else None
-        if silent is not None:
-            yield _worth(reflecting, silent, f"{reflecting} trained with them, {silent} without any")
-        elif (blank := _estimate(group, "rlft", "blank")) is not None:
-            yield _worth(
-                reflecting, blank, f"the policy comes to {reflecting} with them and to {blank} when they are blank"
-            )
+        if twin and (others := _estimates(twin, "rlft")):
+            silent = _over_runs(others)
+            numbers = f"{reflecting} trained with them, {silent} without any"
+            yield start + _worth(reflecting.minus(silent), numbers)
+        elif blank := _estimates(group, "rlft", "blank"):
+            numbers = f"the policy comes to {reflecting} with them and to {_over_runs(blank)} when they are blank"
+            yield start + _worth(_paired(each, blank), numbers)
 
 
-def _worth(reflecting: Estimate, silent: Estimate, numbers: str) -> str:
-    worth = reflecting.minus(silent)
+def _worth(worth: Estimate, numbers: str) -> str:
     points = f"{abs(100 * worth.mean):.0f} points"
     interval = f"[{100 * worth.low:+z.0f}, {100 * worth.high:+z.0f}]"
     if not worth.is_clear:
@@ -149,7 +177,8 @@ def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _fall(run: Run) -> Iterator[str]:
-    fall = largest_fall(run)
+    going = any(time.name == "rlft" and not time.done for time in run.times)
+    fall = None if going else largest_fall(run)
     if fall is not None and not fall.kept_best and fall.points >= LARGE_FALL:
         yield (
             f"{run.name} did not keep what it had learned: {fall.measured} was {fall.best:.0%} at iteration "

@@ -17,6 +17,7 @@ from reflectrl.report.compare import (
     probability_of_improvement,
 )
 from reflectrl.report.runs import read_runs
+from reflectrl.rollout.results import read_results, write_results
 
 
 @pytest.fixture
@@ -63,6 +64,21 @@ def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) ->
     ]
     assert summaries[2].half is summaries[2].iqm_interval is None
     assert "rlft.gama" in refused("compare", *runs, "--by", "rlft.gama")
+
+
+def test_a_group_with_a_run_without_sft_has_no_mean_before_rlft(tmp_path: Path) -> None:
+    taught = evaluated(tmp_path / "taught", 0.9, 0.5)
+    alone = evaluated(tmp_path / "alone", 0.1, 0.5)
+    write_results(alone / "eval.jsonl", [row for row in read_results(alone / "eval.jsonl") if row.policy != "sft"])
+    [both], _ = compare(read_runs([taught, alone]), Rows(), by="rlft.gamma")
+    assert (both.mean, both.sft, both.over_sft, both.least_gain) == (0.5, None, None, None)
+
+
+def test_a_run_s_name_is_one_cell_of_a_markdown_table(tmp_path: Path) -> None:
+    run = evaluated(tmp_path / "x|y", 0.9, 0.5)
+    head, _, line = reflectrl("compare", run, "--format", "markdown").out.splitlines()
+    assert r"90 (x\|y)" in line
+    assert len(line.replace(r"\|", "").split("|")) == len(head.split("|"))
 
 
 @pytest.mark.slow

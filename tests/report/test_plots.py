@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from command_line import refused
 from run_folders import iteration
 
 from reflectrl.config import dump_recipe, load_recipe
@@ -181,6 +182,11 @@ def test_the_same_runs_give_the_same_bytes_whatever_the_user_set(seeds: list[Pat
 
 HOSTILE = ["<script>alert(1)</script>", "$x^2", "_hidden", "a & b \"c\" 'd'", "tab\tand\nline", "字"]
 HOSTILE += ["\x1b[31mred\ufffe", "x" * 5000, "ninth"]
+
+
+def test_a_run_has_one_label(tmp_path: Path) -> None:
+    said = refused("plot", "before=run", "after=run", "--out", tmp_path / "x.svg")
+    assert "run was given as 'before' and as 'after'" in said
 
 
 @pytest.mark.slow

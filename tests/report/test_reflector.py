@@ -90,6 +90,16 @@ def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run
 
 
 @pytest.mark.slow
+def test_a_row_is_taught_if_sft_used_it_and_shown_as_it_was_there(trained_run: TrainedRuns) -> None:
+    taught = [step.taught for audit in audit_reflector(trained_run()) for each in audit.episodes for step in each]
+    assert any(taught)
+    few = audit_reflector(trained_run("sft.reflector.max_rows=1"))
+    assert sum(step.taught for audit in few for each in audit.episodes for step in each) < sum(taught) / 4
+    remembering = audit_reflector(trained_run(name="rap/nano"))
+    assert any(step.taught for audit in remembering for each in audit.episodes for step in each)
+
+
+@pytest.mark.slow
 def test_a_single_player_s_words_are_compared_too(trained_run: TrainedRuns) -> None:
     run = trained_run("players.reflector.player=self", "eval.greedy=false", "eval.policies=[sft, rlft]")
     assert [row.row.reflections for row in audit_reflector(run)] == ["self", "self"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import Estimate, verdict
+from reflectrl.rollout.results import read_results, write_results
 
 SILENT = "players.reflector.player=none"
 ONE_RUN = "One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells)."
@@ -61,8 +64,43 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
 def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_worst(tmp_path: Path) -> None:
     folders = [evaluated(tmp_path / str(n), 0.8 + 0.1 * n, 0.5, SILENT, f"seed={n}") for n in range(3)]
     raised, worst = judge(*folders)
-    assert raised == "RLFT raised success from 50 % [50, 50] to 90 % [65, 100], mean of 3 runs."
+    # equal runs are no certainty: 50 of 100 episodes each leave 40 to 60 %
+    assert raised == "RLFT raised success from 50 % [44, 56] to 90 % [65, 100], mean of 3 runs."
     assert worst == "The worst of these runs ended at 80 % (0)."
+
+
+def test_before_and_after_are_compared_within_each_seed(tmp_path: Path) -> None:
+    sft = (0.1, 0.3, 0.5, 0.65, 0.8)
+    even = [evaluated(tmp_path / f"even{n}", rate + 0.15, rate, SILENT, f"seed={n}") for n, rate in enumerate(sft)]
+    assert judge(*even)[0].startswith("RLFT raised success from 47 % [13, 81] to 62 % [28, 96]")
+    ends = ((0.55, 0.85), (0.6, 0.8), (0.65, 0.75))
+    uneven = [evaluated(tmp_path / f"n{n}", end, start, SILENT, f"seed={n}") for n, (start, end) in enumerate(ends)]
+    assert judge(*uneven)[0].startswith("RLFT made no clear difference")  # the gains are 30, 20 and 10 points
+
+
+def test_of_several_splits_the_test_is_judged_and_named(tmp_path: Path) -> None:
+    for split, success in (("validation", 0.9), ("test", 0.3)):
+        evaluated(tmp_path / split, success, 0.5, SILENT, split=split)
+    both = evaluated(tmp_path / "run", 0.9, 0.5, SILENT, "eval.split=[validation,test]")
+    rows = [row for split in ("validation", "test") for row in read_results(tmp_path / split / "eval.jsonl")]
+    write_results(both / "eval.jsonl", rows)
+    assert judge(both)[0] == "RLFT lowered success on split test from 50 % [40, 60] to 30 % [22, 40]."
+    assert re.search(r"^run .* 30% +0\.0$", reflectrl("runs", tmp_path).out, re.MULTILINE)
+
+
+def test_a_training_that_still_runs_is_not_judged_by_its_last_iterations(tmp_path: Path) -> None:
+    line = [iteration(number, success=0.9 if number < 10 else 0.4) for number in range(20)]
+    run = evaluated(tmp_path / "run", 0.9, 0.5, SILENT, metrics=line)
+    assert any("did not keep" in sentence for sentence in judge(run))
+    (run / "stages.json").write_text(json.dumps({"rlft": {"done": False, "seconds": 1.0, "cpu_seconds": 1.0}}))
+    assert not any("did not keep" in sentence for sentence in judge(run))
+
+
+def test_the_worth_of_reflections_names_its_group_where_there_are_several(tmp_path: Path) -> None:
+    one = evaluated(tmp_path / "one", 0.9, 0.5, "name=one", "rlft.gamma=0.8")
+    other = evaluated(tmp_path / "other", 0.8, 0.5, "name=other")
+    worth = [sentence for sentence in judge(one, other) if "Reflections were worth" in sentence]
+    assert [sentence.partition(": ")[0] for sentence in worth] == ["one", "other"]
 
 
 def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp_path: Path) -> None:
