@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import warnings
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, SupportsFloat
 
 import gymnasium
@@ -43,6 +45,7 @@ def _check_author(env: NatLangEnv) -> None:
 
 def _check_splits(env: NatLangEnv) -> None:
     seen: dict[str, str] = {}
+    drawn = _ids_of_another(env)
     for split in env.splits:
         # training needs tasks; an environment may have none to validate or test, such as a single game
         tasks = env.split_tasks(split) if split == "train" else env.any_tasks(split)
@@ -54,6 +57,23 @@ def _check_splits(env: NatLangEnv) -> None:
         ids = [task.id for task in tasks]
         again = [task.id for task in env.any_tasks(split)]
         _need(again == ids, f"{env.name}: tasks({split!r}) differs when asked twice; derive tasks from constants only.")
+        _need(
+            drawn.get(split, ids) == ids,
+            f"{env.name}: tasks({split!r}) differs between two environments with the same options; derive tasks from "
+            "constants only.",
+        )
+        source = env.benchmark(split, len(tasks))
+        _need(isinstance(source, str), f"{env.name}: benchmark() returned {source!r}; expected a text.")
+
+
+def _ids_of_another(env: NatLangEnv) -> dict[str, list[str]]:
+    """Return the ids of each split's tasks in a second environment; none for one in a worker process."""
+    try:
+        another = copy(env)
+    except InvalidInput:
+        return {}
+    with contextlib.closing(another):
+        return {split: [task.id for task in another.any_tasks(split)] for split in env.splits}
 
 
 def _check_observation(env: NatLangEnv) -> Observation:
@@ -64,6 +84,11 @@ def _check_observation(env: NatLangEnv) -> Observation:
 
 def _check_hints(env: NatLangEnv) -> None:
     hints, shown = env.hints(), env.observation.full_text
+    _need(
+        env.hints() == hints,
+        f"{env.name}: expert(), reflection(), spoiler(), mistaken() or secrets() differs when asked twice in a state; "
+        "draw no random numbers there.",
+    )
     leaked = [secret for secret in hints.secrets if holds(hints.reflection or "", secret) and not holds(shown, secret)]
     _need(
         not leaked,
@@ -92,14 +117,15 @@ def _check_expert(env: NatLangEnv, task: Task) -> None:
             return
 
 
-def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation, str, Outcome]]:
-    """Play one random episode, checking each step."""
+def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[tuple[Observation, str, Outcome]]:
+    """Play one random episode, checking each step; ``hinted`` if hints are asked for, too."""
     rng = random.Random(seed)
     env.reset(seed=seed, options={"task": task})
     for count in range(env.horizon + 1):
         _need(count < env.horizon, f"{env.name}: an episode outlived its horizon of {env.horizon} steps.")
         before = _check_observation(env)
-        _check_hints(env)
+        if hinted:
+            _check_hints(env)
         action = rng.choice(before.actions)
         _, reward, terminated, truncated, info = env.step(action)
         yield before, action, Outcome(reward, terminated, info["success"], info["illegal"])
@@ -108,12 +134,16 @@ def _play(env: NatLangEnv, task: Task, seed: int) -> Iterator[tuple[Observation,
 
 
 def _check_episodes(env: NatLangEnv, task: Task, seed: int) -> None:
-    first = list(_play(env, task, seed))
-    second = list(_play(env, task, seed))
+    first, second, hinted = (list(_play(env, task, seed, hinted=asked)) for asked in (False, False, True))
     _need(
         first == second,
         f"{env.name}: task {task.id!r} played twice with one seed differs; start() must set the whole state, "
         "and all randomness must come from self.np_random.",
+    )
+    _need(
+        first == hinted,
+        f"{env.name}: task {task.id!r} goes on otherwise after hints were asked for; expert(), reflection(), "
+        "spoiler(), mistaken() and secrets() must not change the state, nor draw from self.np_random.",
     )
     for _, action, outcome in first:
         _need(
@@ -150,6 +180,8 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
         InvalidInput: a check failed; the message describes the first fault that was found.
 
     """
+    if not isinstance(env, NatLangEnv):
+        raise InvalidInput(f"check_env was given {env!r}; expected an environment, such as make_env('number_line').")
     try:
         _check(env, episodes)
     except EnvFailed as failed:

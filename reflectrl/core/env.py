@@ -20,7 +20,7 @@ from gymnasium.utils import seeding
 
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
 from reflectrl.core.extras import Extras
-from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_tasks
+from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_reading, wrong_tasks
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
@@ -28,6 +28,8 @@ from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, T
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")
 """Attributes that a copy takes from the original, besides the constructor's arguments and the episode."""
+_OF_THE_EPISODE = ("_task", "_seed", "_actions", "_observation")
+"""Attributes of the base in an episode, which ``start`` must leave alone."""
 _ADVICE = "fix it, or set env.workers, so that a run survives a few failures"
 
 
@@ -268,11 +270,17 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return hints
 
     def reading(self, thought: str) -> Reading:
-        """Return ``read_thought(thought)``; raise ``EnvFailed`` where that raises."""
-        return self._call(self.read_thought, thought, asked=True)
+        """Return ``read_thought(thought)``; raise ``EnvFailed`` where that raises or returns something else."""
+        reading = self._call(self.read_thought, thought, asked=True)
+        if (wrong := wrong_reading(reading)) is not None:
+            raise self._broke(wrong, asked=True)
+        return reading
 
     def _hints(self) -> Hints:
-        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(self.secrets()))
+        secrets = self.secrets()
+        if isinstance(secrets, str):
+            raise TypeError(f"secrets() returned {secrets!r}; expected a sequence of texts")
+        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(secrets))
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode, for ``restore``."""
@@ -317,7 +325,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             tasks = self.tasks(split)
         except ReflectRLError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if is_signal(error):
+                raise
             raise EnvFailed.at(where, raised(error)) from error
         if split not in self._checked or self._checked[split] is not tasks:
             if (wrong := wrong_tasks(tasks, split)) is not None:
@@ -349,7 +359,12 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._observation = None
         self._actions.clear()
         self._ended = False
+        own = {name: vars(self)[name] for name in _OF_THE_EPISODE}
         self._call(self.start, task)
+        for name, value in own.items():
+            if vars(self)[name] is not value:
+                vars(self).update(own)
+                raise self._broke(f"set self.{name} in start(), which belongs to NatLangEnv; choose another name")
 
     def _observe(self) -> Observation:
         observation = self._call(self.observe)

@@ -7,12 +7,16 @@ finite number``. They run at every step, so expensive work is done only after a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 
-from reflectrl.core.text import shown
-from reflectrl.core.types import Hints, Image, Observation, Outcome, Task
+import msgspec
 
+from reflectrl.core.text import shown
+from reflectrl.core.types import Hints, Image, Observation, Outcome, Reading, Task
+
+PNG = b"\x89PNG\r\n\x1a\n"
+"""First bytes of a PNG file."""
 MAX_CHARS = 1_000_000
 """Maximum length of an observation with its menu, or of a hint; prompts have thousands of characters."""
 
@@ -33,7 +37,7 @@ def wrong_observation(
     if wrong is not None:
         return wrong
     images = observation.images
-    if not isinstance(images, tuple) or not all(isinstance(each, Image) and each.data for each in images):
+    if not isinstance(images, tuple) or not all(map(_is_picture, images)):
         return f"showed the images {shown(images)}; expected a tuple of Image records with the bytes of PNG files"
     for given in (actions, common) if common != actions else (actions,):
         if (wrong := _wrong_menu(given)) is not None:
@@ -45,6 +49,10 @@ def wrong_observation(
         also = ", those of Observation.common included" if common else ""
         return f"showed a menu that has {most} actions{also}, but max_actions is {max_actions}; expected no more"
     return None
+
+
+def _is_picture(image: object) -> bool:
+    return isinstance(image, Image) and isinstance(image.data, bytes) and image.data.startswith(PNG)
 
 
 def _wrong_menu(actions: tuple[str, ...]) -> str | None:
@@ -92,10 +100,36 @@ def wrong_tasks(tasks: object, split: str) -> str | None:
     for task in tasks:
         if not isinstance(task, Task) or not isinstance(task.id, str):
             return f"returned {where} that holds {shown(task)}; expected Task records with a text as id"
+        if (wrong := _wrong_texts(task.id)) is not None:
+            return f"returned {where} with an id that cannot be used: it {wrong}"
+        if not _is_plain(task.options):
+            return (
+                f"returned {where} with the options {shown(task.options)}; expected a dict of texts, finite numbers, "
+                "True, False, None, and lists and dicts of these with texts as keys, which files can hold"
+            )
         if task.id in ids:
             return f"returned {where} that repeats an id, {shown(task.id)}; each task needs an id of its own"
         ids.add(task.id)
     return None
+
+
+def wrong_reading(reading: object) -> str | None:
+    """Describe the fault of a reading."""
+    if not isinstance(reading, Reading):
+        return f"returned {shown(reading)} from read_thought(); expected a Reading"
+    if not any(reading.right is known for known in (True, False, None)):
+        return f"returned right={shown(reading.right)} from read_thought(); expected True, False or None"
+    if not isinstance(reading.action, str | None):
+        return f"returned action={shown(reading.action)} from read_thought(); expected a text or None"
+    return None
+
+
+def _is_plain(options: object) -> bool:
+    """Return whether JSON returns options unchanged."""
+    try:
+        return isinstance(options, Mapping) and msgspec.json.decode(msgspec.json.encode(options)) == options
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _is_finite(reward: object) -> bool:
@@ -113,6 +147,8 @@ def _wrong_texts(*texts: object) -> str | None:
     except TypeError:
         bad = next(text for text in texts if not isinstance(text, str))
         return f"showed {shown(bad)} as a text; observation texts and actions must be str"
+    if not all(type(text) is str for text in texts) and (odd := [text for text in texts if f"{text}" != text]):
+        return f"showed {shown(odd[0])}, which prints as {shown(f'{odd[0]}')}; expected plain texts: use str, not Enum"
     if len(whole) > MAX_CHARS:
         return f"showed texts of {len(whole):,} characters; expected {MAX_CHARS:,} at most"
     if "\0" in whole or not _can_be_written(whole):

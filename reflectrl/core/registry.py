@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
@@ -40,11 +41,19 @@ def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     """Register ``target`` (a class, or ``"module:Class"``) as the environment ``name``.
 
     Raises:
-        InvalidInput: a name with a colon, or a name that is registered for another class.
+        InvalidInput: a name with other characters than letters, digits, ``_``, ``.`` and ``-``, a target that is
+            neither, or a name that is registered for another class.
 
     """
-    if ":" in name:
-        raise InvalidInput(f"environment {name!r} was registered; expected a name without a colon, which ends a name.")
+    if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        raise InvalidInput(
+            f"environment {name!r} was registered; expected a name of letters, digits, '_', '.' and '-'."
+        )
+    if not (isinstance(target, str) or (inspect.isclass(target) and issubclass(target, NatLangEnv))):
+        raise InvalidInput(
+            f"environment {name!r} was registered for {target!r}; expected a subclass of reflectrl.NatLangEnv, or "
+            "'module:Class'."
+        )
     if _path(_TARGETS.get(name, target)) != _path(target):
         raise InvalidInput(f"environment {name!r} is registered as {_TARGETS[name]!r} already; choose another name.")
     _TARGETS[name] = target
@@ -165,6 +174,11 @@ def check_constructed(env: NatLangEnv) -> None:
         raise InvalidInput(
             f"the constructor of {type(env).__name__} does not call that of NatLangEnv; begin it with "
             "super().__init__(horizon=...), with 1 or more steps."
+        )
+    if vars(env)["_task"] is None and vars(env)["_actions"] != []:
+        raise InvalidInput(
+            f"the constructor of {type(env).__name__} set self._actions, which belongs to NatLangEnv; choose another "
+            "name."
         )
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import keyword
 import re
 import unicodedata
+from importlib.metadata import PackageNotFoundError, distribution
 
 import reflectrl
 from reflectrl.core import InvalidInput, env_names
 from reflectrl.core.text import shown
 
 _PLAIN = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+TESTS = "test_env"
+"""Name of the module of a new package's tests."""
 MAX_NAME_CHARS = 30
 """Maximum length of a name; the lines of the templates have room for so many characters."""
 
@@ -45,11 +49,16 @@ def _wrong(name: str) -> str | None:
         return f"it has {len(name)} characters, expected {MAX_NAME_CHARS} at most"
     if keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in dir(builtins):
         return "it is a keyword or built-in name of Python"
+    if name == TESTS:
+        return "its tests are a module of that name, and one would hide the other"
     if name in env_names():
         return "an environment of that name exists already (reflectrl check-env --list)"
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:  # one without an origin is a folder of the working directory
         return "a module of that name is installed already, and one would hide the other"
+    with contextlib.suppress(PackageNotFoundError):
+        distribution(name)
+        return "a package of that name is installed already, and pip would replace it"
     cls = class_name(name)
     if keyword.iskeyword(cls) or cls in dir(builtins) or cls in reflectrl.__all__:
         return f"its class would be called {cls}, which has another meaning"

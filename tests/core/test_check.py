@@ -70,6 +70,15 @@ def init_with_a_foreign_space(self, horizon):
     self.observation_space = "text"
 
 
+def init_with_tasks_of_its_own(self, horizon):
+    NatLangEnv.__init__(self, horizon)
+    self.number = random.getrandbits(64)
+
+
+def reflection_that_draws(self):
+    return f"Room {self.np_random.integers(10**6)}."
+
+
 FAULTS = {
     "no name": ({"name": ""}, "ReplacedCorridor"),
     "a constructor of one's own that leaves the base's out": (
@@ -85,6 +94,16 @@ FAULTS = {
     ),
     "a further split that is a usual one": ({"further_splits": ("test",)}, "further_splits are ('test',)"),
     "changing tasks": ({"tasks": tasks_that_differ}, "tasks('train')"),
+    "tasks that differ between two environments": (
+        {"__init__": init_with_tasks_of_its_own, "tasks": lambda self, split: [Task(f"{split}-{self.number}")]},
+        "tasks('train') differs between two environments",
+    ),
+    "a table's words that are none": ({"benchmark": lambda *_: None}, "benchmark() returned None"),
+    "hints that move the state": ({"reflection": reflection_that_draws}, "differs when asked twice in a state"),
+    "hints that move what follows": (
+        {"secrets": lambda self: [str(self.np_random.integers(2) // 2)]},
+        "goes on otherwise after hints were asked for",
+    ),
     "text that moves the state": ({"observe": observe_that_moves}, "observe()"),
     "an expert that makes mistakes": ({"mistaken": lambda self: self.room > 0}, "mistaken() says True"),
     "a reflection that gives a secret away": (
@@ -108,3 +127,9 @@ def test_a_fault_is_named(fault):
     with pytest.raises(InvalidInput) as caught:
         check_env(corridor(**replaced))
     assert facts in str(caught.value)
+
+
+def test_something_else_than_an_environment_is_refused():
+    for given in ("number_line", type(corridor())):
+        with pytest.raises(InvalidInput, match="expected an environment"):
+            check_env(given)

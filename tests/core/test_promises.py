@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 import signal
 
+import numpy as np
 import pytest
-from corridor import corridor
+from corridor import Corridor, corridor
 
-from reflectrl.core import Image, InvalidInput, Observation, Outcome, Task, WorkFailed, check_env
+from reflectrl.core import Image, InvalidInput, Observation, Outcome, Reading, Task, WorkFailed, check_env
 from reflectrl.core.errors import EnvFailed
+
+
+class Way(str):
+    """Text that is not printed as it is."""
+
+    def __format__(self, _):
+        return f"<{str(self)}>"
 
 
 def fail(error=None):
@@ -93,6 +101,10 @@ def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
         ("observe", Observation("A d\0r.", ("left",)), r"'A d\\x00r.'"),
         ("observe", Observation("door " * 10_000_000, ("left",)), "50,000,0.. .*1,000,000"),
         ("observe", Observation("A door.", ("left",), images=(Image(b""),)), "Image.*PNG"),
+        ("observe", Observation("A door.", ("left",), images=(Image(b"no picture"),)), "Image.*PNG"),
+        ("observe", Observation("A door.", ("left",), images=(Image("door.png"),)), "Image.*PNG"),
+        ("observe", Observation("A door.", ("left",), images=(Image(np.zeros((2, 2))),)), "Image.*PNG"),
+        ("observe", Observation("A door.", (Way("left"),)), "<left>.*plain texts"),
     ],
 )
 def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(method, answer, facts):
@@ -120,11 +132,16 @@ def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_t
         ("tasks", iter([]), "<list_iterator"),
         ("tasks", [Task(1)], r"Task\(id=1"),
         ("tasks", [Task("a"), Task("a")], "'a'"),
+        ("tasks", [Task("\udcff")], r"'\\udcff'"),
+        ("tasks", [Task("a", {"room": np.int64(1)})], "int64"),
+        ("tasks", [Task("a", {1: 2})], r"\{1: 2\}"),
+        ("tasks", [Task("a", None)], "None"),
         ("expert", "fly", r"'fly'.*\('right',"),
         ("spoiler", 3, "3"),
         ("reflection", "\udcff", r"'\\udcff'"),
         ("mistaken", 1, "1"),
         ("secrets", ["amber", 3], "3"),
+        ("secrets", "amber key", r"secrets\(\) returned 'amber key'"),
     ],
 )
 def test_tasks_and_hints_that_cannot_be_used_are_refused(method, answer, facts):
@@ -136,3 +153,37 @@ def test_tasks_and_hints_that_cannot_be_used_are_refused(method, answer, facts):
         env.hints()
     with pytest.raises(InvalidInput, match=facts):
         check_env(corridor(**{method: lambda *_: answer}))
+
+
+@pytest.mark.parametrize(
+    ("reading", "facts"), [(None, "None"), (True, "True"), (Reading(1), "right=1"), (Reading(None, 2), "action=2")]
+)
+def test_a_reading_of_a_thought_is_a_reading(reading, facts):
+    env = corridor(read_thought=lambda *_: reading)
+    env.reset(seed=0)
+    with pytest.raises(EnvFailed, match=f"{facts} from read_thought"):
+        env.reading("Room 0.")
+
+
+@pytest.mark.parametrize("name", ["_task", "_seed", "_actions", "_observation"])
+def test_a_start_that_takes_a_name_of_the_base_is_told(name):
+    def start(self, task):
+        Corridor.start(self, task)
+        setattr(self, name, "mine")
+
+    with pytest.raises(EnvFailed, match=f"set self.{name} in start"):
+        corridor(start=start).reset(seed=0)
+
+
+def test_a_constructor_that_takes_a_name_of_the_base_is_told():
+    def init(self, horizon):
+        Corridor.__init__(self, horizon)
+        self._actions = ("left", "right")
+
+    with pytest.raises(InvalidInput, match="set self._actions"):
+        check_env(corridor(__init__=init))
+
+
+def test_a_list_of_tasks_that_ends_the_program_is_a_sentence():
+    with pytest.raises(EnvFailed, match=r"asked for its train tasks.*sys\.exit\(0\)"):
+        corridor(tasks=lambda *_: fail(SystemExit(0))).split_tasks("train")

@@ -86,8 +86,13 @@ def test_what_is_registered_is_made_by_us_and_by_gymnasium_and_its_name_is_taken
     assert len(env.step(info["actions"][0])) == 5
     with pytest.raises(InvalidInput, match="'line_of_mine'"):
         register_env("line_of_mine", DangerousTaxi)
-    with pytest.raises(InvalidInput, match="'line:mine'"):
-        register_env("line:mine", NumberLine)
+    for name in ("line:mine", "line of mine"):
+        with pytest.raises(InvalidInput, match=f"'{name}'"):
+            register_env(name, NumberLine)
+    for wrong in (NumberLine(), int):
+        with pytest.raises(InvalidInput, match=r"expected a subclass of reflectrl\.NatLangEnv"):
+            register_env("mine", wrong)
+    register_env("another_line_of_mine", target)
 
 
 def test_importing_reflectrl_is_all_that_gymnasium_needs():

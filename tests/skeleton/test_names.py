@@ -11,7 +11,8 @@ CLASSES = {"vault": "Vault", "treasure_map": "TreasureMap", "maze_2d": "Maze2D",
 BETTER = {
     **{"my-env": "my_env", "My Env": "my_env", "MyEnv": "my_env", "vault.py": "vault_py", "_vault": "vault"},
     **{"vault__two": "vault_two", "2048": "env_2048", "résumé": "resume", "../vault": "vault", "vault\n": "vault"},
-    **{"class": "class_env", "match": "match_env", "str": "str_env"},
+    **{"class": "class_env", "match": "match_env", "str": "str_env", "test_env": "test_env_env"},
+    **{"pyyaml": "pyyaml_env", "pillow": "pillow_env"},  # packages, whose modules have other names
     **{name: f"{name}_env" for name in ("random", "numpy", "reflectrl", "number_line", "task", "none", "nat_lang_env")},
     **{"x" * 10_000: "x" * MAX_NAME_CHARS, "": "my_env", "日本": "my_env"},
 }
