@@ -7,7 +7,7 @@ from dataclasses import replace
 from reflectrl.core import Image, Observation
 from reflectrl.envs.number_line import NumberLine
 
-PICTURES = [Image(b"\x89PNG one"), Image(b"\x89PNG two")]
+PICTURES = [Image(b"\x89PNG\r\n\x1a\n one"), Image(b"\x89PNG\r\n\x1a\n two")]
 
 
 class Pictured(NumberLine):

@@ -20,7 +20,7 @@ from gymnasium.utils import seeding
 
 from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
 from reflectrl.core.extras import Extras
-from reflectrl.core.promises import wrong_hints, wrong_observation, wrong_outcome, wrong_reading, wrong_tasks
+from reflectrl.core.promises import phrases, wrong_hints, wrong_observation, wrong_outcome, wrong_reading, wrong_tasks
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
@@ -277,10 +277,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return reading
 
     def _hints(self) -> Hints:
-        secrets = self.secrets()
-        if isinstance(secrets, str):
-            raise TypeError(f"secrets() returned {secrets!r}; expected a sequence of texts")
-        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), tuple(secrets))
+        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), phrases(self.secrets()))
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode, for ``restore``."""
@@ -323,10 +320,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         where = f"environment {self.name!r} failed when it was asked for its {split} tasks"
         try:
             tasks = self.tasks(split)
-        except ReflectRLError:
-            raise
         except (Exception, SystemExit) as error:
-            if is_signal(error):
+            if isinstance(error, ReflectRLError) or is_signal(error):
                 raise
             raise EnvFailed.at(where, raised(error)) from error
         if split not in self._checked or self._checked[split] is not tasks:
@@ -361,10 +356,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._ended = False
         own = {name: vars(self)[name] for name in _OF_THE_EPISODE}
         self._call(self.start, task)
-        for name, value in own.items():
-            if vars(self)[name] is not value:
-                vars(self).update(own)
-                raise self._broke(f"set self.{name} in start(), which belongs to NatLangEnv; choose another name")
+        if taken := [name for name, value in own.items() if vars(self)[name] is not value]:
+            vars(self).update(own)
+            raise self._broke(f"set self.{taken[0]} in start(), which belongs to NatLangEnv; choose another name")
 
     def _observe(self) -> Observation:
         observation = self._call(self.observe)
@@ -379,11 +373,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """Call a method that the author wrote; ``asked`` if it answers a request for hints instead of an action."""
         try:
             return method(*given)
-        except ReflectRLError:  # its message is a full sentence already
-            raise
         except (Exception, SystemExit) as error:
-            if is_signal(error):
-                raise  # a signal ends this program
+            if isinstance(error, ReflectRLError) or is_signal(error):
+                raise  # its message is a full sentence already, or it ends this program
             raise self._broke(raised(error), asked=asked) from error
 
     def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
@@ -394,12 +386,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return EnvFailed.at(f"environment {self.name!r} failed {where}", what, _ADVICE)
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
-        return {
-            "actions": self.observation.actions,
-            "task": self.task.id,
-            "success": outcome.success,
-            "illegal": outcome.illegal,
-        }
+        played = {"success": outcome.success, "illegal": outcome.illegal}
+        return {"actions": self.observation.actions, "task": self.task.id, **played}
 
 
 def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:

@@ -113,6 +113,13 @@ def wrong_tasks(tasks: object, split: str) -> str | None:
     return None
 
 
+def phrases(secrets: Sequence[str]) -> tuple[str, ...]:
+    """Return what ``secrets()`` returned as a tuple; raise ``TypeError`` for one text, a sequence of letters."""
+    if isinstance(secrets, str):
+        raise TypeError(f"secrets() returned {secrets!r}; expected a sequence of texts")
+    return tuple(secrets)
+
+
 def wrong_reading(reading: object) -> str | None:
     """Describe the fault of a reading."""
     if not isinstance(reading, Reading):
