@@ -17,9 +17,9 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.files import check_output
 from reflectrl.core.jsonl import drop_unfinished_line, dump_line
 from reflectrl.core.promises import wrong_observation
-from reflectrl.data_gen.samples import FORMAT, Sample, read_samples
+from reflectrl.data_gen.samples import FORMAT, Sample, append_samples, read_samples
 from reflectrl.prompts.chat import read_reflection
-from reflectrl.rollout.record import Header, append_records
+from reflectrl.rollout.record import Header
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
         for step, turn in enumerate(trajectory.turns)
     ]
     try:
-        append_records(path, FORMAT, header, samples)
+        append_samples(path, header, samples)
     except OSError as error:
         raise WorkFailed(
             f"{path} cannot be written ({error.strerror}), so the last episode is lost; those before it are there."

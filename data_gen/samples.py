@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.rollout.record import Header, read_records, write_records
+from reflectrl.rollout.record import Header, append_records, read_records, write_records
 
 FORMAT = "reflectrl-samples"
 _HOLDERS = ("observation",)
@@ -51,6 +51,11 @@ class TeacherEpisode:
 def write_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:
     """Write a file of samples, all of it or nothing; their images are stored beside it."""
     write_records(path, FORMAT, header, samples, _HOLDERS)
+
+
+def append_samples(path: Path, header: Header, samples: Iterable[Sample]) -> None:
+    """Add samples to a file, or begin one with ``header``; their images are stored beside it."""
+    append_records(path, FORMAT, header, samples, _HOLDERS)
 
 
 def read_samples(path: Path) -> tuple[Header, list[Sample]]:

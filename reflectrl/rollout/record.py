@@ -46,15 +46,21 @@ def write_records(
 
     Images in ``holders`` are stored beside it, see ``image_files``.
     """
-    bare = [record if holders is None else without_images(record, path, holders) for record in records]
-    write_jsonl(path, (_first_line(form, header), *bare))
+    write_jsonl(path, (_first_line(form, header), *_bare(records, path, holders)))
 
 
-def append_records(path: Path, form: str, header: Header, records: Sequence[Any]) -> None:
-    """Append ``records`` without images to a file of the format ``form``; a new file starts with ``header``."""
+def append_records(
+    path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] | None = None
+) -> None:
+    """Append ``records``, as ``write_records`` writes them; a new file starts with ``header``."""
     drop_unfinished_line(path)
     begun = path.exists() and path.stat().st_size > 0
-    append_jsonl(path, records if begun else (_first_line(form, header), *records))
+    bare = _bare(records, path, holders)
+    append_jsonl(path, bare if begun else (_first_line(form, header), *bare))
+
+
+def _bare(records: Iterable[Any], path: Path, holders: Sequence[str] | None) -> list[Any]:
+    return [record if holders is None else without_images(record, path, holders) for record in records]
 
 
 def trajectory_of(value: object, where: str) -> Trajectory:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pictured import PICTURES, Pictured
 from scripted_endpoint import ScriptedEndpoint
 
 from reflectrl.config import Recipe
-from reflectrl.core import InvalidInput, Trajectory, WorkFailed, make_env
+from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed, make_env
 from reflectrl.data_gen import DataSummary, generate, read_rows
 from reflectrl.data_gen.demonstrations import check_place, save_episode
 from reflectrl.data_gen.samples import read_samples
@@ -26,11 +27,11 @@ ENV = make_env("number_line", size=8)
 STARTS = [ENV.reset(seed=0, options={"task": task})[0] for part in ("validation", "test") for task in ENV.tasks(part)]
 
 
-def played(count: int, split: str = "train") -> list[Trajectory]:
+def played(count: int, split: str = "train", env: NatLangEnv = ENV) -> list[Trajectory]:
     """Return episodes of the expert, with reflections that no teacher would write."""
-    episodes = [Episode(task, seed) for seed, task in enumerate(ENV.tasks(split)[:count])]
+    episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks(split)[:count])]
     words = ScriptedReflector(lambda text: f"I see  {text.splitlines()[-2][:9]},\nso I go.")
-    return rollout([ENV], episodes, policy=ExpertPolicy(), seats=reflecting(words), layout=HEADER.prompt)
+    return rollout([env], episodes, policy=ExpertPolicy(), seats=reflecting(words), layout=HEADER.prompt)
 
 
 def saved(path: Path, count: int = 12, split: str = "train") -> int:
@@ -84,6 +85,16 @@ def test_successful_episodes_are_kept_as_samples_and_more_can_be_added(tmp_path:
     assert last.reflection.startswith("I see Number ")
     assert last.reflection.endswith(", so I go.")
     assert not any(sample.negative for sample in samples)
+
+
+def test_pictures_of_episodes_are_kept_beside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "shown.jsonl"
+    episodes = played(2, env=Pictured(size=8))
+    for trajectory in episodes:
+        save_episode(path, HEADER, trajectory)
+    shown = [sample.observation for sample in read_samples(path)[1]]
+    assert shown == [turn.observation for trajectory in episodes for turn in trajectory.turns]
+    assert len(list((tmp_path / "images").iterdir())) == len(PICTURES)
 
 
 @pytest.mark.parametrize(
