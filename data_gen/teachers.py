@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from reflectrl.core import Hints, InvalidInput
+from reflectrl.core.text import shortened, shown
 from reflectrl.prompts import Menu, TeacherPrompts, make_menu
 from reflectrl.prompts.chat import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
@@ -33,6 +34,12 @@ class Request:
     def hints(self) -> Hints:
         """Knowledge of the environment's expert about the state."""
         return self.seen.hints or Hints()
+
+    @property
+    def where(self) -> str:
+        """Describe the state for an error's sentence."""
+        past = f"after {shown(list(self.seen.past))}" if self.seen.past else "at the start"
+        return f"in the state {shortened(self.seen.observation.text, 80)!r}, {past}"
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,8 @@ class ExpertTeacher:
         reflection = request.hints.reflection
         if reflection is None:
             raise InvalidInput(
-                "data.teacher=expert was asked to reflect in an environment whose reflection() says nothing; write "
-                "that method, or choose data.teacher=openai."
+                f"the environment's reflection() said nothing {request.where}; expected a reflection on every state "
+                "with data.teacher=expert: write or complete that method, or choose data.teacher=openai."
             )
         return Advice(read_reflection(reflection), expert_action(request))
 
@@ -129,7 +136,7 @@ def expert_action(request: Request) -> str:
     action = request.hints.action
     if action is None or action not in request.menu.actions:
         raise InvalidInput(
-            f"the environment's expert() answered {action!r}; expected one of {request.menu.actions}: write or fix "
-            "that method, or choose data.teacher=openai with data.trajectory=teacher."
+            f"the environment's expert() answered {action!r} {request.where}; expected one of {request.menu.actions}: "
+            "write or fix that method, or choose data.teacher=openai with data.trajectory=teacher."
         )
     return action

@@ -170,10 +170,15 @@ def test_environments_of_this_process_are_closed_at_the_end(dry_run: bool, tmp_p
 @pytest.mark.parametrize(
     ("hints", "fact"), [(Hints(), r"reflection\(\)"), (Hints(None, "Well."), "None"), (Hints("fly", "Well."), "'fly'")]
 )
-def test_an_expert_without_advice_or_off_the_menu_is_refused(hints: Hints, fact: str) -> None:
+@pytest.mark.parametrize(
+    ("past", "place"), [((), "at the start"), (("go up", "go out"), r"after \['go up', 'go out'\]")]
+)
+def test_an_expert_without_advice_or_off_the_menu_is_refused(
+    hints: Hints, fact: str, past: tuple[str, ...], place: str
+) -> None:
     here, layout = Observation("A hall.", ("go east", "go west")), PromptFormat()
-    seen = view("reflector", layout, State(here, hints=hints), hints=True)
-    with pytest.raises(InvalidInput, match=fact):
+    seen = view("reflector", layout, State(here, past, hints=hints), hints=True)
+    with pytest.raises(InvalidInput, match=f"{fact}.*'A hall\\.', {place}; expected"):
         asyncio.run(ExpertTeacher().advise(Request(seen, layout.menu_of(here), mistaken=False)))
 
 
