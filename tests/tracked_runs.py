@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from trained_runs import play_stages, small_recipe
 
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.training.trackers import tracking
 
 MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={coef: 0.05, target: 0.3}")
 """Overrides that give each iteration all metrics."""
@@ -34,6 +35,12 @@ def train_twice(run: Path, tracker: str) -> None:
     train(run, f"rlft.report_to={tracker}")
     killed_after_three(run)
     train(run, f"rlft.report_to={tracker}")
+
+
+def fail(run: Path) -> None:
+    recipe = small_recipe("rlft.report_to=wandb")
+    with pytest.raises(WorkFailed), tracking(recipe, run, 0):
+        raise WorkFailed("the disk is full.")
 
 
 def train_without_a_login(run: Path) -> None:

@@ -339,6 +339,7 @@ class RLFTSection(RLFTSettings):
     """Stage 2: online policy gradient (Algorithm 1, lines 23-36)."""
 
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Experiment tracker for the metrics and a few episodes; it must be installed."""
+    """Experiment tracker for the metrics and, every ``save_every`` iterations, at most three of the recorded episodes;
+    it must be installed."""
     record_episodes: CountOrZero = 8
-    """Number of episodes per iteration that are written to ``trajectories/``."""
+    """Number of episodes per iteration that are written to ``trajectories/``; a tracker is sent none of the others."""

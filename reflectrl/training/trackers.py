@@ -56,8 +56,8 @@ class Tracker(Protocol):
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
         """Send episodes of an iteration."""
 
-    def close(self) -> None:
-        """Send buffered data and close the run."""
+    def close(self, *, failed: bool = False) -> None:
+        """Send buffered data and close the run, as one that failed where the tracker has such a state."""
 
 
 class Tracking:
@@ -128,8 +128,10 @@ def tracking(recipe: Recipe, run: Path, first: int) -> Iterator[Tracking | None]
     tracker = _TRACKERS[recipe.rlft.report_to](recipe, folder, run.resolve().name, first)
     try:
         yield Tracking(tracker, recipe.rlft.save_every)
-    finally:
-        tracker.close()
+    except BaseException:
+        tracker.close(failed=True)
+        raise
+    tracker.close()
 
 
 class _TensorBoard:
@@ -152,7 +154,7 @@ class _TensorBoard:
             self._writer.add_text(f"episodes/{number}", _as_code(f"{head}\n\n{episode.text}"), iteration)
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:  # noqa: ARG002 - there is no such state
         self._writer.close()
 
 
@@ -187,8 +189,8 @@ class _WandB:
     def show(self, iteration: int, episodes: Sequence[ShownEpisode]) -> None:
         self.log(iteration, {"episodes": self._table(**_rows(episodes))})
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, *, failed: bool = False) -> None:
+        self._run.finish(exit_code=int(failed))
 
 
 class _Trackio:
@@ -213,7 +215,7 @@ class _Trackio:
         shown = [replace(episode, text=_as_code(episode.text)) for episode in episodes]
         self.log(iteration, {"episodes": self._trackio.Table(**_rows(shown))})
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:  # noqa: ARG002 - there is no such state
         with contextlib.redirect_stdout(sys.stderr):
             self._trackio.finish()
 

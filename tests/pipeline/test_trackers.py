@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from records import chose, turn_of
 from run_folders import iteration
-from tracked_runs import MEASURED, train_twice, train_without_a_login
+from tracked_runs import MEASURED, fail, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
@@ -148,11 +148,27 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
     assert results(begun) == results(alone)
 
 
+@pytest.mark.slow
+def test_a_training_that_fails_is_no_finished_run_of_wandb(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    env = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "offline", "HOME": str(tmp_path)}
+    process = WarmProcess(tmp_path / "log", fail, run, env=env)
+    assert process.wait() == 0, process.said
+    [file] = (run / "trackers" / "wandb").glob("offline-run-*/*.wandb")
+    assert [record.exit.exit_code for record in wandb_records(file) if record.HasField("exit")] == [1]
+
+
 def wandb_rows(file: Path) -> list[dict[str, Any]]:
-    """Return the values of each step in a run of wandb, whose file is a LevelDB log of protocol buffers."""
+    """Return the values of each step in a run of wandb."""
+    steps = [record.history.item for record in wandb_records(file) if record.HasField("history")]
+    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in step} for step in steps]
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """Yield the records of a run of wandb, whose file is a LevelDB log of protocol buffers."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, begun, rows = file.read_bytes(), 7, b"", []
+    data, at, begun = file.read_bytes(), 7, b""
     while at + 7 <= len(data):
         left = 32768 - at % 32768
         if left < 7:
@@ -162,12 +178,8 @@ def wandb_rows(file: Path) -> list[dict[str, Any]]:
         begun += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # whole, or the last part
-            record = Record.FromString(begun)
+            yield Record.FromString(begun)
             begun = b""
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return rows
 
 
 def running() -> bytes:
