@@ -7,8 +7,7 @@ import hashlib
 import math
 import re
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from reflectrl.core.cache import BatchCache
 from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, read_jsonl
 
 Vectors = npt.NDArray[np.float32]
@@ -90,8 +90,9 @@ class EmbeddingCache:
         """Cache the vectors of ``embedder`` in memory and, where ``folder`` is given, in a file there."""
         self.fingerprint, self.width = embedder.fingerprint, embedder.width
         self._embedder = embedder
-        self._vectors: OrderedDict[str, Vectors] = OrderedDict()
-        self._file = None
+        self._vectors: BatchCache[str, Vectors] = BatchCache(KEPT)
+        self._file: Path | None = None
+        self._in_file: set[str] = set()
         if folder is not None:
             name = hashlib.sha256(self.fingerprint.encode()).hexdigest()[:16]
             self._file = folder / f"embeddings-{name}.jsonl"
@@ -99,26 +100,23 @@ class EmbeddingCache:
 
     def _read(self, file: Path) -> None:
         drop_unfinished_line(file)
-        if file.exists():
-            for where, value in read_jsonl(file):
-                row = decode(_Row, value, where)
-                self._vectors[row.text] = np.frombuffer(base64.b64decode(row.vector), "<f4").astype(np.float32)
+        for where, value in read_jsonl(file) if file.exists() else ():
+            row = decode(_Row, value, where)
+            self._vectors.add({row.text: np.frombuffer(base64.b64decode(row.vector), "<f4").astype(np.float32)})
+            self._in_file.add(row.text)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of ``texts``; only new texts are given to the embedder."""
-        if missing := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
-            fresh = self._embedder.embed(missing)
-            self._vectors.update(zip(missing, fresh, strict=True))
-            if self._file is not None:
-                append_jsonl(self._file, _rows(missing, fresh))
-        found = np.array([self._vectors[text] for text in texts], np.float32).reshape(len(texts), self.width)
-        for text in texts:
-            self._vectors.move_to_end(text)
-        while len(self._vectors) > KEPT:
-            self._vectors.popitem(last=False)
-        return found
+        return np.array(self._vectors.get(texts, self._embed), np.float32).reshape(len(texts), self.width)
+
+    def _embed(self, texts: list[str]) -> list[Vectors]:
+        vectors = list(self._embedder.embed(texts))
+        if self._file is not None:
+            new = [(text, vector) for text, vector in zip(texts, vectors, strict=True) if text not in self._in_file]
+            append_jsonl(self._file, [_row(text, vector) for text, vector in new])
+            self._in_file.update(text for text, _ in new)
+        return vectors
 
 
-def _rows(texts: Sequence[str], vectors: Vectors) -> Iterable[_Row]:
-    for text, vector in zip(texts, vectors, strict=True):
-        yield _Row(text, base64.b64encode(vector.astype("<f4").tobytes()).decode())
+def _row(text: str, vector: Vectors) -> _Row:
+    return _Row(text, base64.b64encode(vector.astype("<f4").tobytes()).decode())

@@ -24,4 +24,4 @@ class LocalText:
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one answer a chat."""
-        return [said.text for said in self._writer.write([plain_prompt(chat, ANSWER_CUE) for chat in chats], draws)]
+        return [said.text for said in self._writer.answer([plain_prompt(chat, ANSWER_CUE) for chat in chats], draws)]

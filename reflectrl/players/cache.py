@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from reflectrl.core import Utterance
+from reflectrl.core.cache import BatchCache
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import View
 
@@ -19,7 +19,7 @@ class CachedPlayer(ABC):
 
     def __init__(self, cache_size: int) -> None:
         self._cache_size = cache_size
-        self._cache: OrderedDict[Prompt, Utterance] = OrderedDict()
+        self._cache: BatchCache[Prompt, Utterance] = BatchCache(cache_size)
         self.asked = 0
         """Number of views answered so far."""
         self.written = 0
@@ -40,18 +40,16 @@ class CachedPlayer(ABC):
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance per view."""
-        prompts = [view.prompt for view in views]
+        return self.answer([view.prompt for view in views], draws)
+
+    def answer(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
+        """Return one utterance per prompt; only new prompts are written to."""
         self.asked += len(prompts)
         if self._cache_size == 0:
-            self.written += len(prompts)
-            return self.write(prompts, draws)
-        missing = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._cache]
-        if missing:
-            self._cache.update(zip(missing, self.write(missing, [0.0] * len(missing)), strict=True))
-            self.written += len(missing)
-        words = [self._cache[prompt] for prompt in prompts]
-        for prompt in prompts:
-            self._cache.move_to_end(prompt)
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
+            return self._write(prompts, draws)
+        return self._cache.get(prompts, lambda missing: self._write(missing, [0.0] * len(missing)))
+
+    def _write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
+        words = self.write(prompts, draws)
+        self.written += len(prompts)
         return words

@@ -94,7 +94,7 @@ class RemoteCorrector:
                 ``instead`` is ``None``; or the budget is spent.
 
         """
-        asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if view.said.get("policy")]
+        asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if "policy" in view.said]
         chats = [corrector_chat(view, images=self._images, questions=self._questions) for view, _ in asked]
         replies = self.client.ask_many(
             chats,

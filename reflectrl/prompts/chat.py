@@ -86,7 +86,8 @@ def thought_shown(view: View, *, images: bool = False) -> str:
     seen = "".join((prompt.head, *prompt.history, prompt.state))
     moves = ", ".join(prompt.menu.actions) if prompt.menu else ""
     found = f"A solver found: {view.hints.spoiler}\n" if view.hints and view.hints.spoiler else ""
-    return f"{seen}Possible moves: {moves}\n{found}Thought: {view.said['policy']}\nMove: {view.action}"
+    thought = view.said["policy"] or "(empty)"
+    return f"{seen}Possible moves: {moves}\n{found}Thought: {thought}\nMove: {view.action}"
 
 
 def read_correction(reply: str) -> str:

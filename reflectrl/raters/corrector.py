@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reflectrl.core import Utterance
+from reflectrl.core.cache import BatchCache
 from reflectrl.core.chat import LabelChat, Messages
 from reflectrl.models.load import LanguageModel
 from reflectrl.prompts.chat import thought_shown
@@ -17,6 +18,8 @@ JUDGED = Scale(("wrong", "right"))
 _QUESTION = "Does the thought say rightly what the state shows, and does the move serve it? 0. wrong 1. right"
 _REQUEST = "The thought is wrong. The right thought, in one sentence of the same style, without the move:"
 _CUE = "Thought:"
+KEPT = 100_000
+"""Number of thoughts whose corrections are kept."""
 
 
 class LocalCorrector:
@@ -28,14 +31,13 @@ class LocalCorrector:
     def __init__(self, lm: LanguageModel, *, max_length: int) -> None:
         """Ask ``lm``, whose prompts and thoughts have at most ``max_length`` tokens; raises as ``LocalModel`` does."""
         self._model = LocalModel(lm, JUDGED, max_length=max_length, cue=_CUE)
-        self._known: dict[str, Utterance] = {}
+        self._known: BatchCache[str, Utterance] = BatchCache(KEPT)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - it is greedy
-        """Return one utterance a view, empty for a thought that is right, or that names no action."""
-        shown = [thought_shown(view) if view.said.get("policy") else "" for view in views]
-        fresh = [text for text in dict.fromkeys(shown) if text and text not in self._known]
-        self._known.update(zip(fresh, self._corrections(fresh), strict=True))
-        return [self._known[text] if text else Utterance("") for text in shown]
+        """Return one utterance a view, empty for a thought that is right or absent."""
+        shown = [thought_shown(view) if "policy" in view.said else "" for view in views]
+        corrections = iter(self._known.get([text for text in shown if text], self._corrections))
+        return [next(corrections) if text else Utterance("") for text in shown]
 
     def _corrections(self, shown: Sequence[str]) -> list[Utterance]:
         asked = [LabelChat(_chat(text, _QUESTION), JUDGED.levels, JUDGED.labels) for text in shown]

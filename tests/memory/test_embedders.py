@@ -53,6 +53,17 @@ def test_a_cache_keeps_the_texts_used_last(monkeypatch):
     assert embedder.asked == ["a", "b", "c", "b"]
 
 
+def test_a_cache_s_file_holds_each_text_once_however_often_it_left_the_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr("reflectrl.memory.embedders.KEPT", 2)
+    cache = EmbeddingCache(OneHot(), tmp_path)
+    for text in "abcabc":
+        cache.embed([text])
+    [file] = tmp_path.iterdir()
+    assert len(file.read_text().splitlines()) == 3
+    EmbeddingCache(OneHot(), tmp_path).embed(["c", "a"])
+    assert len(file.read_text().splitlines()) == 3
+
+
 def test_vectors_of_another_embedder_are_not_used(tmp_path):
     for width in (8, 16):
         cache = EmbeddingCache(HashingEmbedder(width), tmp_path)

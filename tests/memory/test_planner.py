@@ -89,9 +89,13 @@ def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoi
     chats = [plan_chat(ROOM.prompt, []), key_chat("I look for a mug.")]
     endpoint.reply = lambda chat: "search:\nmug" if "mug." in chat[1]["content"] else "Go."
     assert RemoteText(endpoint.at()).write(chats, [0.0, 0.0]) == ["Go.", "search: mug"]
-    local = LocalText(LanguageModel(gpt2(spread=0.3, n_positions=512), tokenizer()), max_length=512, max_new_tokens=8)
+    model = gpt2(spread=0.3, n_positions=512)
+    local = LocalText(LanguageModel(model, tokenizer()), max_length=512, max_new_tokens=8)
     said = local.write(chats, [0.0, 0.0])
-    assert said == local.write(chats, [0.0, 0.0])
+    passes: list[object] = []
+    model.register_forward_hook(lambda *_: passes.append(None))
+    assert local.write([chats[0], *chats], [0.0] * 3) == [said[0], *said]
+    assert passes == []  # equal questions are answered once
     assert all("\n" not in text for text in said)
 
 

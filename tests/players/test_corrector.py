@@ -28,8 +28,8 @@ LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
 ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
 
 
-def thinking(thought: str, action: str = "add one", right: bool | None = None, *, hints: bool = False):
-    said = {"policy": thought} if thought else {}
+def thinking(thought: str | None, action: str = "add one", right: bool | None = None, *, hints: bool = False):
+    said = {} if thought is None else {"policy": thought}
     known = Hints(reflection="It is higher.", spoiler="The target is 2 above.")
     state = State(ROOM, ("add one",), said=said, hints=known, reading=Reading(right))
     return menu_view("corrector", LAYOUT, state, LAYOUT.menu_of(ROOM), action=action, hints=hints)
@@ -68,16 +68,18 @@ def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer
     endpoint: ScriptedEndpoint,
 ) -> None:
     answers = {"higher": '{"evaluation": "YES"}', "lower": '{"evaluation": "NO", "correction": "It is higher."}'}
+    answers["(empty)"] = '{"evaluation": "NO", "correction": "It is not empty."}'
 
     def reply(chat):
         return next((answer for word, answer in answers.items() if word in chat[1]["content"]), "no idea")
 
     endpoint.reply = reply
     corrector = RemoteCorrector(endpoint.at())
-    views = [thinking(text) for text in ("It is higher.", "It is lower.", "Who knows?", "")]
-    assert [words.text for words in corrector.say(views, [0.0] * 4)] == ["", "It is higher.", "", ""]
+    views = [thinking(text) for text in ("It is higher.", "It is lower.", "Who knows?", "", None)]
+    words = [words.text for words in corrector.say(views, [0.0] * 5)]
+    assert words == ["", "It is higher.", "", "It is not empty.", ""]
     asked = {request.chat[1]["content"] for request in endpoint.requests}
-    assert len(asked) == 3  # no call is made about an empty thought
+    assert len(asked) == 4  # no call is made about a policy that writes nothing
     shown = "Past: add one\nNumber 3, target 5.\nPossible moves: add one, subtract one\n"
     assert f"{shown}Thought: It is lower.\nMove: add one" in asked
 

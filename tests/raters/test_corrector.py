@@ -16,7 +16,7 @@ from reflectrl.raters.corrector import LocalCorrector
 from reflectrl.rollout import Episode, rollout
 
 
-def corrected(verdict: int) -> tuple[LocalCorrector, list[str]]:
+def corrected(verdict: int, thought: str = "The target is lower.") -> tuple[LocalCorrector, list[str]]:
     """Return a corrector that finds all thoughts wrong (0) or right (1), and its words in a rollout."""
     model = gpt2(spread=0.3, n_positions=512)
     model.config.tie_word_embeddings = False
@@ -29,8 +29,13 @@ def corrected(verdict: int) -> tuple[LocalCorrector, list[str]]:
     env = NumberLine(size=8)
     episodes = [Episode(task, seed) for seed, task in enumerate(env.tasks("train")[:4])]
     seats, layout = [Seat("corrector", corrector)], replace(LAYOUT, history=0)
-    played = rollout([env], episodes, policy=Thinks("The target is lower."), seats=seats, layout=layout)
+    played = rollout([env], episodes, policy=Thinks(thought), seats=seats, layout=layout)
     return corrector, [turn.said["corrector"].text for each in played for turn in each.turns]
+
+
+def test_an_empty_thought_is_corrected_too() -> None:
+    _, words = corrected(0, "")
+    assert all(words)
 
 
 @pytest.mark.parametrize("verdict", [0, 1])
