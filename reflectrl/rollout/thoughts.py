@@ -73,25 +73,40 @@ def self_bleu(texts: Sequence[str]) -> float:
         return 1.0
     chosen = random.Random(0).sample(list(texts), min(len(texts), BLEU_SAMPLES))
     words = [text.split() for text in chosen]
-    return fmean(_bleu(words[at], words[:at] + words[at + 1 :]) for at in range(len(words)))
+    precisions = zip(*(_precisions(words, size) for size in (1, 2)), strict=True)
+    lengths = [len(each) for each in words]
+    return fmean(
+        _bleu([each for each in known if each is not None], lengths[at], lengths[:at] + lengths[at + 1 :])
+        for at, known in enumerate(precisions)
+    )
 
 
-def _bleu(words: Sequence[str], others: Sequence[Sequence[str]]) -> float:
-    """Return BLEU-2: the geometric mean of the precisions of words and word pairs, with the brevity penalty."""
-    precisions = []
-    for size in (1, 2):
-        grams = _grams(words, size)
-        known: Counter[tuple[str, ...]] = Counter()
-        for other in others:
-            known |= _grams(other, size)
-        if grams:
-            precisions.append((grams & known).total() / grams.total())
-    shorter = min((len(other) for other in others), key=lambda length: (abs(length - len(words)), length))
-    brevity = min(1.0, math.exp(1 - shorter / len(words))) if words else 1.0
+def _bleu(precisions: Sequence[float], length: int, others: Sequence[int]) -> float:
+    """Return BLEU: the geometric mean of ``precisions`` with the brevity penalty, for a text of ``length`` words.
+
+    ``others`` are the numbers of words of the texts that it was compared with.
+    """
+    nearest = min(others, key=lambda other: (abs(other - length), other))
+    brevity = min(1.0, math.exp(1 - nearest / length)) if length else 1.0
     if not precisions or not all(precisions):
         return float(not precisions and not any(others))
     return brevity * math.prod(precisions) ** (1 / len(precisions))
 
 
-def _grams(words: Sequence[str], size: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(words[start:] for start in range(size)), strict=False))
+def _precisions(texts: Sequence[Sequence[str]], size: int) -> list[float | None]:
+    """Return the precision of the word groups of ``size`` of each text against all others; ``None`` without any."""
+    grams = [Counter(zip(*(words[start:] for start in range(size)), strict=False)) for words in texts]
+    largest: dict[tuple[str, ...], tuple[int, int]] = {}  # the two largest counts of a group in any text
+    for each in grams:
+        for gram, count in each.items():
+            first, second = largest.get(gram, (0, 0))
+            largest[gram] = (count, first) if count > first else (first, max(second, count))
+
+    def elsewhere(gram: tuple[str, ...], count: int) -> int:
+        first, second = largest[gram]
+        return second if count == first else first
+
+    return [
+        sum(min(count, elsewhere(gram, count)) for gram, count in each.items()) / each.total() if each else None
+        for each in grams
+    ]
