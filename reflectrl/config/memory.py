@@ -70,7 +70,7 @@ class MemoryPlayerSection(Section):
 
     @property
     def examples(self) -> MemoryPlayerSection:
-        """The same memory, for two whole episodes of a task's type, whatever is known of the present episode."""
+        """The same memory, for two episodes of a task's type in every state, whole if ``max_chars`` allows it."""
         weights = MemoryWeights(task=0, task_type=1, plan=0, key=0)
         shown = {"key": "none", "weights": weights, "action_episodes": EXAMPLES, "action_steps": WHOLE, "min_score": -1}
         return self.model_copy(update=shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import DATASET
 from reflectrl.workers.limits import WorkerLimits
@@ -35,11 +36,24 @@ def _unused_by_players(recipe: Recipe) -> Iterator[str]:
                     f"{section.player}; remove it."
                 )
     for at, memory in (("players.memory", recipe.players.memory), ("eval.memory", recipe.eval.memory)):
-        if memory is not None and memory.key in ("none", "picture") and memory.key_match != "embed":
-            yield f"{at}.key_match: it compares words, but {at}.key is {memory.key}; remove it."
+        if memory is not None:
+            yield from _unused_by_memory(at, memory)
     trials, remembers = recipe.eval.trials, recipe.players.memory or recipe.eval.memory
     if trials is not None and remembers is None and trials.begin_with != "nothing":
         yield "eval.trials.begin_with: it is what a memory begins with, but the recipe has none; add eval.memory."
+
+
+def _unused_by_memory(at: str, memory: MemoryPlayerSection) -> Iterator[str]:
+    if memory.key in ("none", "picture") and memory.key_match != "embed":
+        yield f"{at}.key_match: it compares words, but {at}.key is {memory.key}; remove it."
+    if not any(getattr(memory.weights, name) for name in type(memory.weights).model_fields):
+        yield f"{at}.weights: all are 0, so no past episode is more like the present one; raise one."
+    elif not memory.weights.key and memory.key != "none":
+        yield f"{at}.key: it is compared with {at}.weights.key=0; set key to none, or raise the weight."
+    for name in ("episodes", "steps"):
+        replaced = getattr(memory, f"action_{name}") is not None and memory.key in ("action", "none")
+        if replaced and getattr(memory, name) != type(memory).model_fields[name].default:
+            yield f"{at}.{name}: {at}.action_{name} takes its place with {at}.key={memory.key}; remove one of the two."
 
 
 def _unused(recipe: Recipe) -> Iterator[str]:

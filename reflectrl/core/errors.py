@@ -68,6 +68,17 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
+def need_one_of(argument: str, given: object, known: Iterable[str]) -> None:
+    """Check that an argument is one of the ``known`` words.
+
+    Raises:
+        InvalidInput: it is another one.
+
+    """
+    if given not in (words := tuple(known)):
+        raise InvalidInput(f"{argument}={given!r} was given; {nearest(str(given), words)}")
+
+
 MAX_NAMES = 40
 """Maximum number of names that an error lists in full."""
 NEAREST_NAMES = 8

@@ -54,6 +54,8 @@ class Column:
         by: KeyMatch = "embed",
         first_word: bool = False,
     ) -> None:
+        self.embedder = embedder
+        """Embeds queries, too."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(t for row in rows for t in row if t))}
         found = [[(place, numbers[text]) for place, text in enumerate(row) if text] for row in rows]
         self.counts: Indexes = np.array([len(row) for row in found], np.int64)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from reflectrl.core import Utterance
+from reflectrl.core.errors import need_one_of
 from reflectrl.memory.experience import goal, news
 from reflectrl.memory.retriever import Key, Query, Retriever, Window
 from reflectrl.prompts.prompt import CUT, FAILED, STEP_CUE, SUCCEEDED
 from reflectrl.prompts.views import View
 
 KeySource = Literal["observation", "action", "either", "planner", "picture", "none"]
-_KEY = re.compile(r"\b(search|action):\s*(\w[^\n.;]*)", re.IGNORECASE)
+_KEY = re.compile(r"\b(search|action)[\"'`*]*:", re.IGNORECASE)
+_KEY_TEXT = re.compile(r"[\s\"'`*“‘<\[]*(\w[^\n.;]*)")
 
 
 class KeyWriter(Protocol):
@@ -58,6 +60,9 @@ class Memory:
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
             left is shortened. No step is cut.
 
+    Raises:
+        InvalidInput: ``key`` is none of these.
+
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Memory:
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
     ) -> None:
+        need_one_of("key", key, get_args(KeySource))
         self.retriever = retriever
         self.counts = Counts()
         self._key = key
@@ -135,12 +141,16 @@ class Memory:
 
 
 def parsed_key(words: str) -> Key | None:
-    """Return the last key in a planner's words, ``search: WORDS`` or ``action: WORDS``; ``None`` without one."""
-    found = _KEY.findall(words)
-    if not found:
-        return None
-    form, text = found[-1]
-    return Key("action" if form.lower() == "action" else "observation", text.strip())
+    """Return the last key in a planner's words, ``search: WORDS`` or ``action: WORDS``; ``None`` without one.
+
+    Quotes, brackets and Markdown around the words are left out.
+    """
+    end = len(words)
+    for found in reversed([*_KEY.finditer(words)]):
+        if text := _KEY_TEXT.match(words, found.end(), end):
+            return Key("action" if found[1].lower() == "action" else "observation", text[1].rstrip(" \t\"'`*”’>],"))
+        end = found.start()
+    return None
 
 
 def described(windows: Sequence[Window], max_chars: int) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from reflectrl.core import Image
+from reflectrl.core import Image, InvalidInput
+from reflectrl.core.errors import need_one_of
 from reflectrl.memory.column import DECIMALS, Column, Embeds, Indexes, KeyMatch, Numbers
 from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.experience import Experience, PicturedStep, Step
@@ -88,7 +89,7 @@ class Window:
 
     def smaller(self) -> Window:
         """Return the window with one step fewer on each side."""
-        return replace(self, m=self.m - 1)
+        return replace(self, m=min(self.m, len(self.experience.steps)) - 1)
 
 
 class PictureNames(Embeds, Protocol):
@@ -117,6 +118,9 @@ class Retriever:
         pictures: embeds the pictures of states; absent: no keys for pictures.
         min_score: episodes with a lower score are left out.
 
+    Raises:
+        InvalidInput: ``key_match`` is none of these.
+
     """
 
     def __init__(
@@ -131,6 +135,7 @@ class Retriever:
         pictures: PictureNames | None = None,
         min_score: float = -1.0,
     ) -> None:
+        need_one_of("key_match", key_match, get_args(KeyMatch))
         self.experiences = tuple(experiences)
         self._embedder = embedder
         self.pictures = pictures
@@ -147,17 +152,16 @@ class Retriever:
         self._of_task: dict[str, list[int]] = {}
         for number, each in enumerate(self.experiences):
             self._of_task.setdefault(each.task_id, []).append(number)
-        steps = [each.steps for each in self.experiences]
-        self._keys = {
-            "action": Column([[s.action for s in row] for row in steps], embedder, by=key_match, first_word=True),
-            "observation": Column([[s.observation for s in row] for row in steps], embedder, by=key_match),
-        }
-        if pictures is not None:
-            names = [[pictures.name(s.images) if isinstance(s, PicturedStep) else "" for s in row] for row in steps]
-            self._keys["picture"] = Column(names, pictures)
+        self._key_match = key_match
+        self._columns: dict[str, Column] = {}
 
     def retrieve(self, query: Query) -> list[Window]:
-        """Return the windows for ``query``, best first; at most ``k``, fewer for a memory of fewer episodes."""
+        """Return the windows for ``query``, best first; at most ``k``, fewer for a memory of fewer episodes.
+
+        Raises:
+            InvalidInput: the key is a picture, and ``pictures`` was not given.
+
+        """
         windows = self._windows["action" if query.key is None else query.key.kind]
         count = len(self.experiences)
         if not count:
@@ -169,14 +173,31 @@ class Retriever:
         if key is None:
             ranked = self._ranked(sums * _inverse(weights), others, windows.k)
             return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
-        by = self.pictures if key.kind == "picture" and self.pictures is not None else self._embedder
-        vector = by.embed([key.text])[0]
+        vector = self._column(key.kind).embedder.embed([key.text])[0]
         ranked = self._with_key(key, vector, sums, weights, others, windows.k)
-        nearest = self._keys[key.kind].nearest(key.text, vector, np.array([each for each, _ in ranked], np.int64))
+        nearest = self._column(key.kind).nearest(key.text, vector, np.array([each for each, _ in ranked], np.int64))
         return [
             Window(self.experiences[each], score, best, windows.m)
             for (each, score), best in zip(ranked, nearest, strict=True)
         ]
+
+    def _column(self, kind: str) -> Column:
+        """Return what the steps of past episodes have to compare with keys of a kind; embedded for the first one."""
+        if kind not in self._columns:
+            self._columns[kind] = self._embedded(kind)
+        return self._columns[kind]
+
+    def _embedded(self, kind: str) -> Column:
+        steps, pictures, by = [each.steps for each in self.experiences], self.pictures, self._key_match
+        if kind == "action":
+            return Column([[s.action for s in row] for row in steps], self._embedder, by=by, first_word=True)
+        if kind == "observation":
+            return Column([[s.observation for s in row] for row in steps], self._embedder, by=by)
+        if pictures is None:
+            raise InvalidInput("a key is a picture, but the retriever was given nothing that embeds any; set pictures.")
+        return Column(
+            [[pictures.name(s.images) if isinstance(s, PicturedStep) else "" for s in row] for row in steps], pictures
+        )
 
     def _with_key(
         self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
@@ -192,7 +213,7 @@ class Retriever:
             k: number of episodes wanted.
 
         """
-        column = self._keys[key.kind]
+        column = self._column(key.kind)
         # without other components, the largest possible similarity tells no episode from another
         steps = (_ones, column.bounds) if weights.any() else (column.bounds,)
         weight = self._key_weight * column.held

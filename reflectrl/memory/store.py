@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.errors import need_one_of
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import drop_unfinished_line
 from reflectrl.memory.experience import Experience, experience_of
@@ -36,9 +37,11 @@ class EpisodeStore:
                 above 0 (``rewarded``).
 
         Raises:
-            InvalidInput: the file is no store, is damaged before its last line, or belongs to another environment.
+            InvalidInput: the file is no store, is damaged before its last line, or belongs to another environment; or
+                ``keep`` is none of these.
 
         """
+        need_one_of("keep", keep, get_args(Keep))
         self.path = path
         self.dropped = _drop_damaged_end(path)
         """Number of last lines removed because a killed process or machine left them half written: 0 or 1."""

@@ -170,7 +170,8 @@ class _Evaluation:
         """Check the prompts of the first local policy; those of the others have the same length."""
         if not self._checked:
             for split in self.recipe.eval.splits:
-                check_prompt_lengths(self.run_players, self.run_players.readers(lm), split, [self.recipe.eval.env])
+                readers, section = self.run_players.readers(lm), self.recipe.eval
+                check_prompt_lengths(self.run_players, readers, split, [section.env], section.memory)
         self._checked = True
 
     def model_rows(self, name: str) -> None:

@@ -134,12 +134,12 @@ class Memories:
         if memory is None or (not past and store is None):
             return (*seats, *reflecting(reflector))
 
-        def retriever_of(experiences: Sequence[Experience]) -> Retriever:
+        def grown(experiences: Sequence[Experience]) -> Retriever:
             if isinstance(planner, Planner):
                 planner.past = self._plans(experiences)
             return self._retriever(memory, experiences)
 
-        new = partial(Memory, retriever_of(past)) if store is None else partial(GrowingMemory, store, retriever_of)
+        new = partial(Memory, self._retriever(memory, past)) if store is None else partial(GrowingMemory, store, grown)
         keys = planner if isinstance(planner, Planner) and memory.key == "planner" else None
         player = new(key=memory.key, planner=keys, max_chars=memory.max_chars)
         recalling = (Seat("memory", player),)

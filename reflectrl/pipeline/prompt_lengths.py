@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
+from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
 from reflectrl.core.layout import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
@@ -17,8 +18,8 @@ from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import RandomPolicy
-from reflectrl.prompts import Prompt
+from reflectrl.players import RandomPolicy, Seat
+from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.format import ActionMode
 from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
@@ -34,12 +35,18 @@ _log = logging.getLogger(__name__)
 
 
 def _check(
-    player: str, lm: LanguageModel, max_length: int, reflection: int, written: int, prompts: Sequence[Prompt]
+    player: str,
+    lm: LanguageModel,
+    max_length: int,
+    reflection: int,
+    written: int,
+    prompts: Sequence[Prompt],
+    shown: str,
 ) -> None:
     """Check the longest of ``prompts``.
 
     A reflection of ``reflection`` tokens is still to be added to a policy's prompt, and ``written`` tokens follow a
-    prompt.
+    prompt. ``shown`` says how to show less.
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
 
@@ -48,7 +55,7 @@ def _check(
 
     bare = (replace(prompt, history=()) for prompt in prompts)
     longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
-    cure = f"raise model.max_length, lower players.{player}.max_new_tokens, or have the environment show less"
+    cure = f"raise model.max_length, lower players.{player}.max_new_tokens, or {shown}"
     limit = max_length - written
     for prompt in longest:
         least = min(count(prompt.shortest), count(prompt))
@@ -62,13 +69,17 @@ def _check(
     if most > max_length:
         _log.warning(
             f"the {player}'s longest prompt that was found takes {most} tokens without history, {added} of them "
-            f"for what players write, but model.max_length={max_length}: longer texts will be cut in the middle. To "
+            f"for what players write, but model.max_length={max_length}: longer ones will be cut. To "
             f"show all, {cure}."
         )
 
 
 def check_prompt_lengths(
-    run_players: RunPlayers, models: Mapping[str, LanguageModel], split: str, options: Sequence[Mapping[str, Any]]
+    run_players: RunPlayers,
+    models: Mapping[str, LanguageModel],
+    split: str,
+    options: Sequence[Mapping[str, Any]],
+    memory: MemoryPlayerSection | None = None,
 ) -> None:
     """Warn of prompts that will be truncated, and refuse those that cannot be.
 
@@ -80,6 +91,7 @@ def check_prompt_lengths(
         models: models of the ``policy``, the ``reflector`` or both.
         split: split of the tasks that will be played.
         options: for each environment that will be played, its options over the recipe's.
+        memory: settings of the memory that is shown; absent: the recipe's, if it has one.
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
@@ -93,7 +105,9 @@ def check_prompt_lengths(
         replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))
         for trajectory in (*taught, *_at_random(run_players, split, options))
     ]
-    played = [_recalling(trajectory, run_players) for trajectory in played]
+    recalling = [each for each in run_players.playing(None, POLICY_SFT, memory) if each.role == "memory"]
+    for seat in recalling:
+        played = [_recalling(trajectory, seat, layout) for trajectory in played]
     prompts = {
         "policy": [each.prompt for trajectory in played for each in policy_views(trajectory, layout)],
         "reflector": [
@@ -104,7 +118,8 @@ def check_prompt_lengths(
     thinks = 0 if layout.action_mode == "enumerated" else run_players.recipe.players.policy.max_new_tokens
     for player, lm in models.items():
         reflection, written = (0, speaks) if player == "reflector" else (speaks, thinks)
-        _check(player, lm, run_players.section(player).max_length, reflection, written, prompts[player])
+        shown = "have the environment" + (" or the memory (its max_chars)" if recalling else "") + " show less"
+        _check(player, lm, run_players.section(player).max_length, reflection, written, prompts[player], shown)
 
 
 def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[str, int], mode: ActionMode) -> None:
@@ -132,14 +147,12 @@ def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[st
             )
 
 
-def _recalling(trajectory: Trajectory, run_players: RunPlayers) -> Trajectory:
-    """Add the words of the memory, if the recipe has one."""
-    for seat in (seat for seat in run_players.playing(None, POLICY_SFT) if seat.role == "memory"):
-        views = [view(seat.role, run_players.layout, state) for state in states_of(trajectory)]
-        pairs = zip(trajectory.turns, seat.player.say(views, [0.0] * len(views)), strict=True)
-        turns = (replace(turn, said={**turn.said, seat.role: words}) for turn, words in pairs)
-        trajectory = replace(trajectory, turns=tuple(turns))
-    return trajectory
+def _recalling(trajectory: Trajectory, memory: Seat, layout: PromptFormat) -> Trajectory:
+    """Add the words of the memory."""
+    views = [view(memory.role, layout, state) for state in states_of(trajectory)]
+    pairs = zip(trajectory.turns, memory.player.say(views, [0.0] * len(views)), strict=True)
+    turns = (replace(turn, said={**turn.said, memory.role: words}) for turn, words in pairs)
+    return replace(trajectory, turns=tuple(turns))
 
 
 def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
 
 from reflectrl.core import InvalidInput, NatLangEnv, Task, WorkFailed, make_env, nearest
+from reflectrl.core.errors import need_one_of
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
 
@@ -162,8 +163,7 @@ def environment_factory(name: str, reward: Reward = "return", /, **options: Any)
         InvalidInput: an unknown environment, option or reward.
 
     """
-    if reward not in get_args(Reward):
-        raise InvalidInput(f"reward={reward!r} was given; {nearest(str(reward), get_args(Reward))}")
+    need_one_of("reward", reward, get_args(Reward))
     make_env(name, **options).close()  # reports mistakes here rather than inside the trainer
     # a separate class for each environment, because TRL logs rewards under the name of the class
     return type(env_class(name).__name__, (ToolEnv,), {"_env_name": name, "_options": options, "_reward": reward})

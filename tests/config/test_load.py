@@ -283,6 +283,9 @@ BESIDE = [
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
     ("rap/nano_planner_local", "players.planner={player: expert, examples: 1}", "players.planner.player is expert"),
     ("rap/nano_ranked", "players.memory.key=none", "key_match: it compares words, but players.memory.key is none"),
+    ("rap/nano_ranked", "players.memory.weights.key=0", "weights: all are 0, so no past episode"),
+    ("rap/nano", "players.memory.weights.key=0", "memory.key: it is compared with players.memory.weights.key=0"),
+    ("rap/nano", "players.memory={key: action, steps: 2, action_steps: 3}", "steps: players.memory.action_steps takes"),
     ("auto_explore/nano", "env.options.dataset=runs/other/dataset", "the section dataset makes; remove one of the two"),
     ("number_line/nano", "eval.trials={begin_with: teacher}", "begin_with: .*the recipe has none; add eval.memory"),
 ]

@@ -9,7 +9,7 @@ import pytest
 from records import chose
 from remembered import OneHot, past, seen
 
-from reflectrl.core import Decision, Trajectory, make_env
+from reflectrl.core import Decision, InvalidInput, Trajectory, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Windows
 from reflectrl.memory.player import described, parsed_key
@@ -72,6 +72,30 @@ def test_too_long_words_lose_the_last_windows_then_steps_and_never_a_part_of_one
 )
 def test_a_key_is_read_from_a_planners_words(words, key):
     assert parsed_key(words) == key
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("search: mug", 'search: "mug"', "search: 'mug'", "search: `mug`", "**search:** mug", "**search**: mug"),
+        *(
+            "search: <mug>",
+            "search: [mug]",
+            "'search: ' mug",
+            "'search: mug'",
+            "search:\nmug",
+            "action: put, search: mug",
+        ),
+        *("search: mug, action:", "Search: mug."),
+    ],
+)
+def test_a_key_may_be_quoted_or_marked_and_the_last_one_counts(words: str) -> None:
+    assert parsed_key(words) == Key("observation", "mug")
+
+
+def test_a_wrong_kind_of_key_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="key='observations'.*did you mean 'observation'"):
+        memory_of(key="observations")
 
 
 def test_r7_nonsense_keys_leave_the_examples_of_the_task_and_are_counted():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from remembered import OneHot, Rotated, past
 
+from reflectrl.core import InvalidInput
 from reflectrl.memory import EmbeddingCache, HashingEmbedder, Key, Query, Retriever, Weights, Windows
 from reflectrl.memory.column import Column
 
@@ -112,6 +113,27 @@ def test_an_equal_task_reaches_the_highest_score_however_its_sums_are_rounded(ta
 
 def test_the_episode_of_the_task_itself_can_be_left_out():
     assert [task for task, _ in ranked(Query("put cup", task_id="put cup"))] == ["put mug", "heat egg"]
+
+
+@pytest.mark.parametrize(
+    ("key", "texts"),
+    [
+        (None, []),
+        (Key("action", "put"), ["look", "take mug", "take cup", "heat egg", "put"]),
+        (Key("observation", "mug"), ["mug here", "got it", "cup here", "egg here", "hot", "mug"]),
+    ],
+)
+def test_only_the_steps_that_a_key_is_compared_with_are_embedded(key, texts):
+    embedder = OneHot()
+    Retriever(LOGS, embedder, weights=Weights(task=0, task_type=0, plan=0)).retrieve(Query(key=key))
+    assert embedder.asked == texts
+
+
+def test_a_wrong_way_to_match_and_a_picture_as_key_without_pictures_are_refused():
+    with pytest.raises(InvalidInput, match="key_match='lexicl'.*did you mean 'lexical'"):
+        Retriever(LOGS, HashingEmbedder(), key_match="lexicl")
+    with pytest.raises(InvalidInput, match="set pictures"):
+        Retriever(LOGS, HashingEmbedder()).retrieve(Query(key=Key("picture", "one")))
 
 
 def test_empty_texts_are_absent():

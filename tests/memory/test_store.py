@@ -50,6 +50,11 @@ def test_a_list_of_places_is_cut_from_a_thought():
     assert [step.action for step in kept.steps[:2]] == ["think: I need a mug.", "think: Take it. Go."]
 
 
+def test_another_word_for_what_is_kept_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match="keep='reward'.*did you mean 'rewarded'"):
+        EpisodeStore(tmp_path / "store.jsonl", HEADER, keep="reward")
+
+
 def test_r6_failed_episodes_are_not_stored(tmp_path):
     memory = store(tmp_path)
     failed = replace(MUG, success=False)

@@ -42,6 +42,15 @@ def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(
 
 
 @pytest.mark.slow
+def test_a_memory_of_the_evaluation_that_is_too_long_is_named_before_it_begins(tmp_path, caplog):
+    play_stages(small_recipe(*SHORT, "eval.memory={max_chars: 4000}"), tmp_path / "run")
+    assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
+    assert all(
+        said.endswith("or have the environment or the memory (its max_chars) show less.") for said in warnings(caplog)
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_trained(tmp_path, workers):
     later = {"name": "later", "iterations": 1, "env": {"asides": 60}}
