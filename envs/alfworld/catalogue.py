@@ -21,6 +21,11 @@ GAMES = 200
 """Number of games generated for training, if no other is given."""
 
 
+def full_name(dataset: str) -> str:
+    """Return the name of a dataset whose prefix may be left out, as in ``alfworld:tomato``; a folder comes first."""
+    return OWN + dataset if dataset in (*KINDS, PUBLISHED) and not Path(dataset).is_dir() else dataset
+
+
 class Catalogue:
     """Lists the games of a split when they are first requested, and reads a game's file when it is first played.
 
@@ -133,8 +138,9 @@ def open_catalogue(
     for family in families:
         if family not in FAMILIES:
             raise InvalidInput(f"family {family!r} is unknown; {nearest(family, FAMILIES)}")
-    kind = dataset.removeprefix(OWN)
-    if dataset.startswith(OWN):
+    own = dataset.startswith(OWN)
+    kind = dataset.removeprefix(OWN) if own else ""
+    if own:
         if kind not in (*KINDS, PUBLISHED):
             raise InvalidInput(
                 f"dataset {dataset!r} is unknown; {nearest(dataset, [OWN + kind for kind in (*KINDS, PUBLISHED)])}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
 from reflectrl.core.env import Snapshot
-from reflectrl.envs.alfworld.catalogue import OWN, open_catalogue
+from reflectrl.envs.alfworld.catalogue import OWN, full_name, open_catalogue
 from reflectrl.envs.alfworld.games import FAMILIES, Game
 from reflectrl.envs.alfworld.progress import progress
 from reflectrl.envs.alfworld.reading import read
@@ -98,9 +98,10 @@ class AlfWorld(NatLangEnv):
         ends: str = "rules",
         menu: int = 150,
     ) -> None:
-        super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         if not isinstance(dataset, str):
             raise InvalidInput(f"dataset={dataset!r} was given to {self.name!r}; expected a folder or name, as text.")
+        dataset = full_name(dataset)
+        super().__init__((15 if dataset == OWN + "tomato" else 50) if horizon is None else horizon)
         for option, value, least in (
             ("count", count, 1),
             ("seed", seed, 0),

@@ -9,28 +9,36 @@ from typing import Any
 
 import gymnasium
 from gymnasium.spaces import Discrete
+from gymnasium.utils.colorize import color2num
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import raised
 
 MASK = "action_mask"
 """Key of ``info`` under which gymnasium's own environments list the actions that have an effect."""
-_COLOURED = re.compile(r"\x1b\[[\d;]+m(.+?)\x1b\[0?m", re.DOTALL)
+PLAYER = "red"
+"""Colour in which most of gymnasium's text games show the player; it is not named."""
+_COLOURED = re.compile(r"\x1b\[([\d;]+)m([^\x1b]+)\x1b\[0?m")
+_COLOURS = {number % 10: name for name, number in color2num.items()}
+"""Names of terminal colours by the last digit of their codes, which begin with 3, or with 4 for a background."""
 _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
 
 
 class GymnasiumGame(NatLangEnv):
     """A gymnasium environment with discrete actions that renders as text (mode "ansi").
 
-    A task is a seed, for the initial state and all other random draws of the episode. Text that is rendered in colour,
-    such as the player's position, is shown in brackets. There is no expert, so gen-data needs a chat model that plays
-    (``data.teacher=openai``, ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
+    A task is a seed, for the initial state and all other random draws of the episode. Text that is rendered in colour
+    is shown in brackets, with the name of its colour unless that is red: ``[S]``, ``[blue R]``. A truncation by the
+    environment itself ends the episode without success, and counts as terminated.
+
+    There is no expert, so gen-data needs a chat model that plays (``data.teacher=openai``,
+    ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
 
     Args:
-        id: as for ``gymnasium.make``, e.g. "FrozenLake-v1".
+        game: ``id`` of ``gymnasium.make``, e.g. "FrozenLake-v1".
         success_reward: an episode is a success if it ends with a reward of at least this.
         actions: names of the actions, in gymnasium's order; absent: "action 0", "action 1", ...
-        make: further arguments of ``gymnasium.make``, e.g. ``{is_slippery: false}``.
+        make: further arguments of ``gymnasium.make``, e.g. ``{is_slippery: false}``; ``horizon`` limits the steps.
         horizon: maximum number of steps of an episode; absent: gymnasium's limit.
         seeds: number of tasks; half of them are for training, a quarter each for validation and test.
 
@@ -44,23 +52,23 @@ class GymnasiumGame(NatLangEnv):
 
     def __init__(
         self,
-        id: str,  # noqa: A002 - gymnasium's name for it
+        game: str,
         success_reward: float,
         actions: Sequence[str] | None = None,
         make: Mapping[str, Any] | None = None,
         horizon: int | None = None,
         seeds: int = 400,
     ) -> None:
-        self._game = _made(id, make or {})
+        self._game = _made(game, make or {})
         count = self._game.action_space.n
         self._names = tuple(actions) if actions is not None else tuple(f"action {number}" for number in range(count))
         if len(self._names) != count or len(set(self._names)) != count:
-            raise InvalidInput(f"{id!r} has {count} actions; expected as many different names, not {self._names}.")
+            raise InvalidInput(f"{game!r} has {count} actions; expected as many different names, not {self._names}.")
         if seeds < 4:
             raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
-        limit = horizon if horizon is not None else gymnasium.spec(id).max_episode_steps
+        limit = horizon if horizon is not None else gymnasium.spec(game).max_episode_steps
         if limit is None:
-            raise InvalidInput(f"{id!r} does not say how long an episode may be; give a horizon.")
+            raise InvalidInput(f"{game!r} does not say how long an episode may be; give a horizon.")
         super().__init__(horizon=limit)
         self.max_actions = int(count)
         self._success_reward = success_reward
@@ -88,35 +96,45 @@ class GymnasiumGame(NatLangEnv):
         """Play an action by its number."""
         number = self._names.index(action)
         self._seen, reward, terminated, truncated, self._info_seen = self._game.step(number)
-        ended = bool(terminated or truncated)
-        return Outcome(float(reward), ended=ended, success=ended and float(reward) >= self._success_reward)
+        success = bool(terminated) and float(reward) >= self._success_reward
+        return Outcome(float(reward), ended=bool(terminated or truncated), success=success)
 
     def describe(self, observation: Any) -> str:  # noqa: ARG002 - for subclasses
         """Return the state in words: the text that gymnasium renders, without control characters."""
-        rendered = str(self._game.render())
-        return _ESCAPES.sub("", _COLOURED.sub(r"[\1]", rendered)).strip("\n")
+        rendered, more = str(self._game.render()), 1
+        while more:  # from the innermost colour outwards
+            rendered, more = _COLOURED.subn(_bracketed, rendered)
+        return _ESCAPES.sub("", rendered).strip("\n")
 
     def close(self) -> None:
         """Close the environment."""
         self._game.close()
 
 
-def _made(id: str, make: Mapping[str, Any]) -> Any:  # noqa: A002
+def _bracketed(coloured: re.Match[str]) -> str:
+    codes = (int(code) for code in coloured[1].split(";") if code)
+    name = next((_COLOURS.get(code % 10, "") for code in codes if code // 10 in (3, 4)), "")
+    return f"[{coloured[2]}]" if name in ("", PLAYER) else f"[{name} {coloured[2]}]"
+
+
+def _made(game: str, make: Mapping[str, Any]) -> Any:
+    if "max_episode_steps" in make:
+        raise InvalidInput("make has max_episode_steps, an end that would be no truncation; set horizon instead.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # from newer versions, and from render modes, which are checked below
             # without its time limit, since the base class counts the steps
-            game = gymnasium.make(
-                id, **{"render_mode": "ansi", "max_episode_steps": -1, "disable_env_checker": True, **make}
+            made = gymnasium.make(
+                game, **{"render_mode": "ansi", "max_episode_steps": -1, "disable_env_checker": True, **make}
             )
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise InvalidInput(f"gymnasium cannot make {id!r} with {dict(make)}: it {raised(error)}.") from error
-    if not isinstance(game.action_space, Discrete) or game.action_space.start != 0:
-        raise InvalidInput(f"{id!r} has the actions {game.action_space}; expected discrete ones, counted from 0.")
-    modes = game.metadata.get("render_modes") or ()
-    if "ansi" not in modes or game.render_mode != "ansi":
+        raise InvalidInput(f"gymnasium cannot make {game!r} with {dict(make)}: it {raised(error)}.") from error
+    if not isinstance(made.action_space, Discrete) or made.action_space.start != 0:
+        raise InvalidInput(f"{game!r} has the actions {made.action_space}; expected discrete ones, counted from 0.")
+    modes = made.metadata.get("render_modes") or ()
+    if "ansi" not in modes or made.render_mode != "ansi":
         raise InvalidInput(
-            f"{id!r} renders in the modes {', '.join(modes)}; expected 'ansi', which is text: choose another "
+            f"{game!r} renders in the modes {', '.join(modes)}; expected 'ansi', which is text: choose another "
             "environment, or write a NatLangEnv around it."
         )
-    return game
+    return made

@@ -43,7 +43,7 @@ class NumberLine(NatLangEnv):
         super().__init__(horizon=size)
         self.size = size
         self._splits = _splits(size)
-        self._tasks = [task for tasks in self._splits.values() for task in tasks]
+        self._tasks = {task.id: task for tasks in self._splits.values() for task in tasks}
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all pairs of different numbers, in fixed splits; pairs of neighbours are for training."""
@@ -51,7 +51,7 @@ class NumberLine(NatLangEnv):
 
     def start(self, task: Task) -> None:
         """Place the player on the task's start."""
-        if task not in self._tasks:
+        if self._tasks.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is not in {self.name!r} of size={self.size}; use env.tasks(split).")
         self.number: int = task.options["start"]
         self.target: int = task.options["target"]

@@ -108,6 +108,7 @@ class Robots(NatLangEnv):
             split: tuple(known for known in tasks if task in (scenes, known.group))
             for split, tasks in _splits(scenes).items()
         }
+        self._known = {known.id: known for tasks in self._tasks.values() for known in tasks}
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the initial positions of things in a split, for all scenes in a fixed shuffled order."""
@@ -115,7 +116,7 @@ class Robots(NatLangEnv):
 
     def start(self, task: Task) -> None:
         """Place the things of a task."""
-        if not any(task == known for tasks in self._tasks.values() for known in tasks):
+        if self._known.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is none of this {self.name!r}; use env.tasks(split).")
         self._scene = KNOWN[task.group]
         self._played: tuple[str, tuple[float, ...], tuple[str, ...]] = (task.group, tuple(task.options["place"]), ())

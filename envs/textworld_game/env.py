@@ -70,6 +70,7 @@ class TextWorldGame(NatLangEnv):
         self.max_actions = menu
         self._folder, files = _find(games)
         self._tasks = _split([Task(file, {"game": file}) for file in files])
+        self._known = {task.id: task for tasks in self._tasks.values() for task in tasks}
         self._expert = expert
         self._engine: Any = None
         self._file: str | None = None
@@ -86,7 +87,7 @@ class TextWorldGame(NatLangEnv):
             InvalidInput: a task of other games, or a file that cannot be played.
 
         """
-        if task not in [known for tasks in self._tasks.values() for known in tasks]:
+        if self._known.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is not among the games in {self._folder}; use env.tasks(split).")
         file = task.options["game"]
         with _engine_at_work(self._folder / file):

@@ -94,7 +94,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     """Length of the longest menu that the environment can show, ``Observation.common`` included."""
 
     def __init__(self, horizon: int) -> None:
-        if not isinstance(horizon, int) or horizon < 1:
+        if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
             raise InvalidInput(f"horizon={horizon!r} was given to {self.name!r}; expected 1 or more whole steps.")
         self.horizon = horizon
         """Steps after which the episode is truncated."""

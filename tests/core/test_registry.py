@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -39,6 +40,23 @@ def test_only_the_first_colon_counts():
     assert make_env("place:C:/games/a b:2.z8").path == "C:/games/a b:2.z8"
 
 
+@pytest.mark.usefixtures("table")
+def test_options_have_the_annotated_types_as_a_file_would_hold_them():
+    class Typed(NumberLine):
+        def __init__(self, scale: float, names: tuple[str, ...], folder: Path, other=None):
+            super().__init__()
+            self.given = scale, names, folder, other
+
+    class Untyped(NumberLine):
+        def __init__(self, size: Unknown):  # noqa: F821
+            super().__init__(size)
+
+    register_env("typed", Typed)
+    assert make_env("typed", scale=1, names=["a"], folder="/tmp", other=b"x").given == (1, ["a"], "/tmp", b"x")
+    register_env("untyped", Untyped)
+    assert make_env("untyped", size=5).size == 5
+
+
 class HalfMade(NumberLine):
     def __init__(self):
         self.size = 5
@@ -59,6 +77,10 @@ class HalfMade(NumberLine):
         ("a_record", {}, "'a_record'.*NatLangEnv"),
         ("nameless", {}, "'nameless'"),
         ("half_made", {}, r"HalfMade .*super\(\).__init__\(horizon"),
+        ("dangerous_taxi", {"horizon": True}, "horizon=True; expected a valid integer"),
+        ("dangerous_taxi", {"milestone": "sometimes"}, "milestone='sometimes'; expected a valid boolean"),
+        ("alfworld", {"families": ["look", 3]}, r"families=\['look', 3\]; expected a valid string"),
+        ("gymnasium:FrozenLake-v1", {"success_reward": "high"}, "success_reward='high'; expected a valid number"),
     ],
 )
 def test_an_environment_that_cannot_be_made_is_refused(name, options, facts):

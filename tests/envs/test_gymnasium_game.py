@@ -65,6 +65,43 @@ def test_the_menu_holds_what_the_mask_of_gymnasium_allows_and_no_control_charact
     bare.close()
 
 
+def test_states_that_differ_in_colour_alone_have_different_texts(make):
+    env = make("Taxi-v4", **TAXI)
+    env.reset(options={"task": Task("seed-3", {"seed": 3})})
+    game = env._game.unwrapped
+    states = [state for state in range(500) if len(set([*game.decode(state)][2:])) == 2]  # not where the ride ends
+    texts = set()
+    for game.s in states:
+        texts.add(env.describe(game.s))
+    assert len(texts) == len(states) == 400
+
+
+class Cut(gymnasium.Wrapper):
+    """Environment that truncates the episode at its second step, with the reward of a success."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        seen, _, terminated, _, info = self.env.step(action)
+        return seen, 1.0, terminated, self.count == 2, info
+
+
+def test_a_truncation_by_gymnasium_s_environment_is_no_success(make):
+    env = make("FrozenLake-v1", **LAKE)
+    env.reset(options={"task": env.tasks("train")[0]})
+    env._game = Cut(env._game)
+    assert not env.step("right")[2]
+    *_, terminated, truncated, info = env.step("right")
+    assert (terminated, truncated, info["success"]) == (True, False, False)
+
+
+def test_gymnasium_makes_it_too():
+    env = gymnasium.make("reflectrl/Gymnasium-v0", game="FrozenLake-v1", **LAKE)
+    assert env.reset(seed=0)[0].startswith("[S]")
+    env.close()
+
+
 def test_a_subclass_may_describe_the_state():
     class Described(GymnasiumGame):
         def describe(self, observation):
@@ -82,6 +119,7 @@ def test_a_subclass_may_describe_the_state():
         ("FrozenLake-v1", {"make": {"size": 3}}, "{'size': 3}"),
         ("FrozenLake-v1", {"actions": ["left", "right"]}, "4.*'left', 'right'"),
         ("FrozenLake-v1", {"seeds": 3}, "seeds=3"),
+        ("FrozenLake-v1", {"make": {"max_episode_steps": 3}}, "set horizon instead"),
         ("CartPole-v1", {}, "human, rgb_array.*'ansi'"),
         ("Pendulum-v1", {}, r"Box\("),
         ("CliffWalking-v1", {}, "horizon"),

@@ -33,6 +33,7 @@ def test_it_keeps_the_promises_of_an_environment():
     options = {"families": FAMILIES[1:3], "horizon": 4, "noise": True}
     check_env(make_env("alfworld", **EVERY | options), episodes=1)
     assert [each.horizon for each in (AlfWorld(), AlfWorld("alfworld:all"), AlfWorld(horizon=30))] == [15, 50, 30]
+    assert [make_env(name).horizon for name in ("alfworld", "alfworld:tomato", "alfworld:all")] == [15, 15, 50]
 
 
 @pytest.mark.slow
