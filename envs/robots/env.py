@@ -121,18 +121,17 @@ class Robots(NatLangEnv):
         self._scene = KNOWN[task.group]
         self._played: tuple[str, tuple[float, ...], tuple[str, ...]] = (task.group, tuple(task.options["place"]), ())
         self._look()
-        self._before = self._stage
+        self._before, self._text_before = self._stage, self._text
 
     def observe(self) -> Observation:
         """Return the positions of hand and things, in words, in pictures or both, with all skills."""
-        scene, now = self._scene, self._now
-        text = scene.text(now.seen, now.closed) if self._shows_text else ""
+        scene, text = self._scene, self._text if self._shows_text else ""
         images = self._simulator.pictures(*self._played) if self._shows_images else ()
         return Observation(text, scene.actions, f"Task: {scene.goal}.", images, common=scene.actions)
 
     def act(self, action: str) -> Outcome:
         """Execute a skill."""
-        self._before = self._stage
+        self._before, self._text_before = self._stage, self._text
         name, place, skills = self._played
         self._played = name, place, (*skills, action)
         self._look()
@@ -151,12 +150,13 @@ class Robots(NatLangEnv):
         return f"{'Mistake' if self.mistaken() else 'Good'}. {standing}"
 
     def mistaken(self) -> bool | None:
-        """Return whether a skill other than the expert's brought success no nearer."""
+        """Return whether the last skill brought success no nearer, and is not the expert's or changed nothing."""
         if self.last_action is None:
             return None
         nearer = self._now.success or self._stage.left < self._before.left
-        return self.last_action != self._before.action and not nearer
+        return not nearer and (self.last_action != self._before.action or self._text == self._text_before)
 
     def _look(self) -> None:
         self._now = self._simulator.position(*self._played)
         self._stage = self._scene.stage(self._now.seen, self._now.closed)
+        self._text = self._scene.text(self._now.seen, self._now.closed)

@@ -27,6 +27,8 @@ START_M = 0.3
 """Range of the hand's initial position, sideways and in height, in metres: Franka Kitchen itself has one start."""
 STEP_M, SETTLE_STEPS = 0.05, 30
 """Maximum distance of the hand in a step, in metres, and number of steps in which it moves to its start."""
+CLEAR_CM, BACK_CM = 5, 20
+"""Distance from a switch or knob, to the side or in height, and in front of it, from which the hand gets past it."""
 WIDEST_M = 0.08
 """Distance of an open gripper's fingers, in metres."""
 
@@ -52,9 +54,11 @@ class KitchenScene(Scene):
         """Return the stage that the text's facts imply."""
         name, hand = self.thing.name, self.reach(seen)
         if not self.grasped:
-            side, way, beside = ("right", RIGHT, hand.x > 0) if self.last == PUSH_LEFT else ("left", LEFT, hand.x < 0)
-            if beside and hand._replace(x=0).words == "at":
+            side, way, aside = ("right", RIGHT, hand.x) if self.last == PUSH_LEFT else ("left", LEFT, -hand.x)
+            if aside > 0 and hand._replace(x=0).words == "at":
                 return Stage(1, f"The hand is {side} of the {name}", self.last)
+            if aside <= CLEAR_CM and abs(hand.z) <= CLEAR_CM and -hand.y < BACK_CM:
+                return Stage(3, f"The hand is not {side} of the {name}, which is in its way", PULL)
             return Stage(2, f"The hand is not {side} of the {name}", f"{way} the {name}")
         if closed and self.held(seen):
             return Stage(1, f"The {name} is held", self.last)

@@ -151,6 +151,8 @@ class Scene:
         if self.last == PUSH:
             if is_ahead(hand):
                 return Stage(1, f"The hand is in front of the {name}", PUSH)
+            if hand.y > 0 and hand.z <= NEAR_CM:
+                return Stage(3, f"The hand is behind the front of the {name}", LIFT)
             return Stage(2, f"The hand is not in front of the {name}", f"{FRONT} the {name}")
         return self._approach(hand) or Stage(1, f"The hand is at the {name}", self.last)
 

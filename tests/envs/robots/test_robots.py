@@ -181,6 +181,37 @@ def test_the_expert_succeeds_and_calls_none_of_its_skills_a_mistake(name):
     assert wins(env, env.tasks("test")[:2], choose) == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("name", "skills"),
+    [
+        ("button", ("push forward", "move above the button")),
+        pytest.param("light", ("move to the switch",), marks=pytest.mark.slow),
+        pytest.param("light", ("move left of the switch",), marks=pytest.mark.slow),
+        pytest.param("burner", ("move right of the knob",), marks=pytest.mark.slow),
+    ],
+)
+def test_the_expert_gets_around_what_is_in_the_way(name, skills):
+    def choose(env):
+        return skills[env.steps] if env.steps < len(skills) else env.expert()
+
+    env = make_env("robots", task=name)
+    assert wins(env, env.tasks("train")[1:3], choose) == [True, True]
+
+
+@pytest.mark.slow
+def test_the_expert_s_skill_is_a_mistake_where_it_changes_nothing():
+    judged = []
+    for number in range(3):
+        env = begun("light", number, "test")
+        told(env, "pull back")  # which bends the arm, so that its hand may no longer get to the switch
+        while env.expert() is not None and env.steps < env.horizon:
+            before = env.observation.text
+            told(env, env.expert())
+            judged += [env.mistaken()] if env.observation.text == before else []
+    assert judged
+    assert all(judged)
+
+
 @pytest.mark.slow
 def test_the_expert_nearly_always_succeeds_and_a_random_player_seldom_does():
     """All of 250 and 34 of 250 (14 %) when this was written; simulated contacts differ between processors."""
