@@ -39,7 +39,8 @@ class GymCards(NatLangEnv):
         menu: ``legal`` shows what the rules allow; ``all`` shows all actions of the paper, and illegal ones get the
             paper's penalty.
         ends: with ``rules``, an episode ends by the rules of the game; with ``penalty``, also at the first reward of
-            -1, as in GTR's code; with ``unsolvable``, also with a reward of -1 when the game can no longer be won.
+            -1, as in GTR's code; with ``unsolvable``, also with a reward of -1 when nothing that could
+            follow wins, however long it gets.
 
     Raises:
         InvalidInput: a value that is none of these, or pictures without Pillow.
