@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, get_args
 
@@ -17,6 +17,17 @@ from reflectrl.prompts.views import View
 KeySource = Literal["observation", "action", "either", "planner", "picture", "none"]
 _KEY = re.compile(r"\b(search|action)[\"'`*]*:", re.IGNORECASE)
 _KEY_TEXT = re.compile(r"[\s\"'`*“‘<\[]*(\w[^\n.;]*)")
+
+
+_KINDS: Mapping[KeySource, Sequence[str]] = {
+    "observation": ("observation",),
+    "action": ("action",),
+    "either": ("observation", "action"),
+    "planner": ("observation", "action"),
+    "picture": ("picture",),
+    "none": (),
+}
+"""Kinds of the keys that each source gives."""
 
 
 class KeyWriter(Protocol):
@@ -74,6 +85,7 @@ class Memory:
         max_chars: int = 2000,
     ) -> None:
         need_one_of("key", key, get_args(KeySource))
+        retriever.prepare(_KINDS[key])
         self.retriever = retriever
         self.counts = Counts()
         self._key = key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, Protocol, get_args
@@ -180,6 +180,12 @@ class Retriever:
             Window(self.experiences[each], score, best, windows.m)
             for (each, score), best in zip(ranked, nearest, strict=True)
         ]
+
+    def prepare(self, kinds: Iterable[str]) -> None:
+        """Embed what keys of these kinds are compared with now, not at the first such key."""
+        for kind in kinds:
+            if self._key_weight and (kind != "picture" or self.pictures is not None):
+                self._column(kind)
 
     def _column(self, kind: str) -> Column:
         """Return what the steps of past episodes have to compare with keys of a kind; embedded for the first one."""

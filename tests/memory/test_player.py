@@ -11,7 +11,7 @@ from remembered import OneHot, past, seen
 
 from reflectrl.core import Decision, InvalidInput, Trajectory, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
-from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Windows
+from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Weights, Windows
 from reflectrl.memory.player import described, parsed_key
 from reflectrl.players import ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
@@ -91,6 +91,15 @@ def test_a_key_is_read_from_a_planners_words(words, key):
 )
 def test_a_key_may_be_quoted_or_marked_and_the_last_one_counts(words: str) -> None:
     assert parsed_key(words) == Key("observation", "mug")
+
+
+@pytest.mark.parametrize(
+    ("key", "texts"), [("none", []), ("action", [*(f"act{number}" for number in range(6)), "stop"])]
+)
+def test_the_steps_that_its_keys_are_compared_with_are_embedded_before_the_first_query(key, texts):
+    embedder = OneHot()
+    Memory(Retriever([LOG], embedder, weights=Weights(task=0, task_type=0, plan=0)), key=key)
+    assert embedder.asked == texts
 
 
 def test_a_wrong_kind_of_key_is_refused() -> None:
