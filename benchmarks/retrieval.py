@@ -104,6 +104,7 @@ def measure(count: int, named: str, embedder: Embedder) -> list[list[str]]:
     began = time.process_time()
     cache = EmbeddingCache(embedder)
     retriever = Retriever(past, cache, weights=Weights())
+    retriever.prepare(("action", "observation"))
     built = time.process_time() - began
     different = len({step.observation for each in past for step in each.steps})
     vectors = f"{embedder.width} numbers a vector, {named}"
