@@ -182,7 +182,7 @@ class Retriever:
         ]
 
     def prepare(self, kinds: Iterable[str]) -> None:
-        """Embed what keys of these kinds are compared with now, not at the first such key."""
+        """Embed the past steps that keys of ``kinds`` are compared with, rather than at the first such key."""
         for kind in kinds:
             if self._key_weight and (kind != "picture" or self.pictures is not None):
                 self._column(kind)
