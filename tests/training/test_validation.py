@@ -150,10 +150,11 @@ class GroupedLine(NumberLine):
     def __init__(self, size=6):
         super().__init__(size)
         groups = {0: "even", 1: "odd", 2: "even", 4: "even"}
-        self._tasks = [Task(f"{n}-to-5", {"start": n, "target": 5, "group": group}) for n, group in groups.items()]
+        grouped = [Task(f"{n}-to-5", {"start": n, "target": 5, "group": group}) for n, group in groups.items()]
+        self._tasks = {task.id: task for task in grouped}
 
     def tasks(self, split):  # noqa: ARG002 - the same in each
-        return self._tasks
+        return list(self._tasks.values())
 
 
 def test_the_success_of_each_group_is_that_of_its_sampled_episodes_on_all_processes():

@@ -315,10 +315,11 @@ def test_options_that_json_would_not_give_back_are_refused(pool):
 
 
 @pytest.fixture(scope="module")
-def fresh_mb(pool):
+def fresh_mb():
     """Memory of a process in which nothing has been played."""
-    pid = about(*pool.make("faulty", {}, 1))["pid"]
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+    with WorkerPool(1) as fresh:
+        pid = about(*fresh.make("faulty", {}, 1))["pid"]
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
 
 
 @pytest.mark.slow
