@@ -141,8 +141,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "shop players": ("envs/shop", "envs/auto_explore/bm25.py"),
     "robots players": ("envs/robots",),
-    "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls", "scripted_teacher")),
-    "kills": ("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core", *_scripts("kills")),
+    "faulty_calls": ("reflectrl/endpoint", *_scripts("faulty_calls")),
+    "kills": (
+        *("reflectrl/pipeline", "reflectrl/training", "reflectrl/endpoint", "reflectrl/core"),
+        *_scripts("kills", "scripted_teacher"),
+    ),
     "mutated_recipes": ("reflectrl/config", *_scripts("mutated_recipes", "mutations")),
     "soak_taxi": (*_TRAINING, "envs/dangerous_taxi", *_scripts("soak")),
     "soak_alfworld": ("reflectrl/workers", "reflectrl/rollout", "envs/alfworld", *_scripts("soak")),

@@ -137,13 +137,22 @@ class Faulty(NatLangEnv):
 
 
 @contextlib.contextmanager
-def registered():
-    """Register the environment ``faulty`` within the context, and restore the table of environments afterwards."""
+def restored_registry():
+    """Restore the table of environments after the context."""
     before = dict(registry._TARGETS)
-    register_env("faulty", Faulty)
-    yield
-    registry._TARGETS.clear()
-    registry._TARGETS.update(before)
+    try:
+        yield
+    finally:
+        registry._TARGETS.clear()
+        registry._TARGETS.update(before)
+
+
+@contextlib.contextmanager
+def registered():
+    """Register the environment ``faulty`` within the context."""
+    with restored_registry():
+        register_env("faulty", Faulty)
+        yield
 
 
 def wait_until(condition, seconds=120):

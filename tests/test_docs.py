@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from faulty import restored_registry
 from torch.distributed.run import parse_args as torchrun
 
 from reflectrl.cli.app import app
@@ -31,9 +32,10 @@ FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
 
 @pytest.fixture(autouse=True)
-def _restored_environments(monkeypatch):
+def _restored_environments():
     """Forget the environments that the pages register."""
-    monkeypatch.setattr(registry, "_TARGETS", dict(registry._TARGETS))
+    with restored_registry():
+        yield
 
 
 def commands() -> list[str]:
@@ -134,8 +136,7 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(registry._TARGETS, "corridor", "")
-    monkeypatch.delitem(registry._TARGETS, "corridor")
+    registry._TARGETS.pop("corridor", None)  # another test may have imported it
     names: dict[str, object] = {"__name__": "corridor_page"}
     blocks = PYTHON.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
     assert len(blocks) == 4

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +14,8 @@ from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.text import visible, visible_line
 from reflectrl.core.version import version_errors
 from reflectrl.report.runs import Run
-from reflectrl.report.verdict import judged_rows
+from reflectrl.report.table import plain_console
+from reflectrl.report.verdict import judged_row
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
 
@@ -33,9 +33,7 @@ def print_before_and_after(run: Run) -> None:
 
     """
     pair = telling_pair(_played(run, "sft"), _played(run, "rlft"))
-    console = Console(markup=False, highlight=False, emoji=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = plain_console(WIDTH)
     if pair is None:
         console.print(f"{run.name} has no recorded task that failed before RLFT and succeeded after it.")
         return
@@ -68,14 +66,14 @@ def telling_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> t
 
 def _played(run: Run, policy: str) -> list[Trajectory]:
     """Return the recorded episodes of a policy that the verdict is about."""
-    wanted, splits = judged_rows(run), len({row.split for row in run.rows})
-    for row in run.own_rows:
-        if wanted and (row.policy, row.split, row.mode) == (policy, wanted.split, wanted.mode):
-            name = episodes_file(row, splits)
-            if (run.path / name).is_file():
-                with version_errors(run.path):
-                    return read_trajectories(read_artefacts(run.path).verify(name))[1]
-    return []
+    row = judged_row(run, policy)
+    if row is None:
+        return []
+    name = episodes_file(row, len({each.split for each in run.rows}))
+    if not (run.path / name).is_file():
+        return []
+    with version_errors(run.path):
+        return read_trajectories(read_artefacts(run.path).verify(name))[1]
 
 
 def _steps(episode: Trajectory) -> Iterator[Text]:

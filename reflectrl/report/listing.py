@@ -10,7 +10,7 @@ from reflectrl.core.text import first_line
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import steady_success
 from reflectrl.report.table import print_rows
-from reflectrl.report.verdict import judged_rows
+from reflectrl.report.verdict import judged_row
 
 HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
 
@@ -34,14 +34,13 @@ def _line(path: Path) -> tuple[str, ...]:
     except InvalidInput as error:
         return (path.name, f"cannot be read: {first_line(error, 80)}", "", "", "", "")
     means = [mean for _, mean in steady_success(run)] if run.points else []
-    judged = judged_rows(run)
-    evaluated = [row for row in run.own_rows if row.policy == "rlft" and (judged is None or row.split == judged.split)]
+    evaluated = judged_row(run, "rlft") or next((row for row in run.own_rows if row.policy == "rlft"), None)
     return (
         run.name,
         _stage(run),
         f"{means[-1]:.0%}" if means else "",
         f"{max(means):.0%}" if means else "",
-        f"{evaluated[0].metrics.success:.0%}" if evaluated else "",
+        f"{evaluated.metrics.success:.0%}" if evaluated else "",
         f"{sum(time.wall_seconds for time in run.times) / 60:.1f}",
     )
 

@@ -19,6 +19,7 @@ from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
+from reflectrl.report.trials import with_interval
 from reflectrl.report.verdict import judged_rows, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
 
@@ -173,9 +174,8 @@ def _curriculum(run: Run) -> str:
     rows = []
     for name, places in stages(run.points):
         first, last = run.points[places.start].iteration, run.points[places.stop - 1].iteration
-        low, high = band[places.stop - 1] if band else (0.0, 0.0)
-        interval = f" [{100 * low:.0f}, {100 * high:.0f}]" if band else ""
-        success = f"{means[places.stop - 1]:.0%}{interval}"
+        mean = means[places.stop - 1]
+        success = with_interval(mean, *band[places.stop - 1]) if band else f"{mean:.0%}"
         rows.append((escaped(name, 200), f"{len(places):,}", f"{first:,} to {last:,}", success))
     columns = ("stage", "iterations", "from, to", "success [95 %]" if band else "success")
     return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"

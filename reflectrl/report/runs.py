@@ -225,9 +225,9 @@ def _price(section: Mapping[str, Any]) -> Price | None:
 
 
 def _number(values: Mapping[str, Any], name: str, default: float = 0.0) -> float:
-    """Return the number called ``name``; ``default`` if there is none, or one beyond 1e12."""
+    """Return the number called ``name``; ``default`` if there is none, or one beyond ``MAX_NUMBER``."""
     found = values.get(name)
-    return float(found) if isinstance(found, int | float) and abs(found) < 1e12 else default
+    return float(found) if isinstance(found, int | float) and abs(found) < MAX_NUMBER else default
 
 
 def total_dollars(calls: Sequence[Calls]) -> float | None:

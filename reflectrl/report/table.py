@@ -11,7 +11,7 @@ from rich.table import Table
 
 from reflectrl.core.text import visible
 from reflectrl.report.runs import Run
-from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells
+from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells, with_interval
 from reflectrl.rollout.results import EvalRow
 
 SUCCESS = "success [95 %]"
@@ -24,9 +24,7 @@ _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
     "split": lambda row: row.split,
     "tasks": lambda row: row.group or ", ".join(row.chosen) or "all",
     FIRST_NUMBER: lambda row: str(row.metrics.episodes),
-    SUCCESS: lambda row: (
-        f"{row.metrics.success:.0%} [{100 * row.metrics.success_low:.0f}, {100 * row.metrics.success_high:.0f}]"
-    ),
+    SUCCESS: lambda row: with_interval(row.metrics.success, row.metrics.success_low, row.metrics.success_high),
     "return": lambda row: f"{row.metrics.episode_return:+.2f}",
     "steps": lambda row: f"{row.metrics.length:.1f}",
     "illegal": lambda row: f"{row.metrics.illegal:.1%}",
@@ -100,7 +98,7 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: in
 
     Equal cells one under the other in the first column are drawn once.
     """
-    console = _console()
+    console = plain_console()
     drawn = console.is_terminal
     table = Table(box=box.SIMPLE_HEAD if drawn else None, padding=(0, 0 if drawn else 1), pad_edge=False)
     for number, name in enumerate(heads):
@@ -116,11 +114,12 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: in
 
 def print_line(sentence: str) -> None:
     """Print a sentence below a table."""
-    _console().print(visible(sentence))
+    plain_console().print(visible(sentence))
 
 
-def _console() -> Console:
+def plain_console(width: int = 10_000) -> Console:
+    """Return a console that takes text literally; ``width`` is that of a pipe, so wide that nothing is wrapped."""
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console.width = 10_000  # a pipe has no width: nothing is wrapped or cut
+        console.width = width
     return console

@@ -30,11 +30,12 @@ def _cells(row: TrialRow) -> tuple[str, ...]:
         row.group or "all",
         str(metrics.episodes),
         f"{row.remembered:,}",
-        _interval(metrics.success, metrics.success_low, metrics.success_high),
-        _interval(row.solved, row.solved_low, row.solved_high),
+        with_interval(metrics.success, metrics.success_low, metrics.success_high),
+        with_interval(row.solved, row.solved_low, row.solved_high),
         f"{metrics.length:.1f}",
     )
 
 
-def _interval(rate: float, low: float, high: float) -> str:
+def with_interval(rate: float, low: float, high: float) -> str:
+    """Return a rate with its interval, in percent: ``50% [40, 60]``."""
     return f"{rate:.0%} [{100 * low:.0f}, {100 * high:.0f}]"

@@ -45,7 +45,7 @@ class Estimate:
         return (self.high - self.low) / 2
 
     def __str__(self) -> str:
-        return f"{self.mean:.0%} [{100 * self.low:.0f}, {100 * self.high:.0f}]".replace("%", " %")
+        return f"{100 * self.mean:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}]"
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
@@ -78,8 +78,8 @@ def judged_splits(run: Run) -> list[str]:
     return [row.split for row in run.own_rows if (row.policy, row.mode) == ("rlft", "sampled")]
 
 
-def _row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | None:
-    """Return the row of a policy, by default with the recipe's own reflections."""
+def judged_row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | None:
+    """Return the row of a policy that the verdict is about, by default with the recipe's own reflections."""
     wanted = judged_rows(run)
     rows = run.own_rows if reflections is None else [row for row in run.rows if row.reflections == reflections]
     found = [row for row in rows if wanted and (row.policy, row.split, row.mode) == (policy, wanted.split, wanted.mode)]
@@ -88,7 +88,7 @@ def _row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | Non
 
 def _estimates(group: Sequence[Run], policy: str, reflections: str | None = None) -> list[Estimate]:
     """Return the success of a policy in each run, over its tasks; none if a run lacks it."""
-    rows = [row.metrics for run in group if (row := _row(run, policy, reflections))]
+    rows = [row.metrics for run in group if (row := judged_row(run, policy, reflections))]
     found = [Estimate(row.success, row.success_low, row.success_high) for row in rows]
     return found if len(found) == len(group) else []
 
@@ -129,13 +129,8 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
         before = _over_runs(sft)
         yield f"{name}RLFT made no clear difference: {success} was {before} before it and {after} after it{seeds}."
     if len(group) > 1:
-        worst = min((_success(run), run.name) for run in group)
-        yield f"The worst of these runs ended at {worst[0]:.0%} ({worst[1]}).".replace("%", " %")
-
-
-def _success(run: Run) -> float:
-    row = _row(run, "rlft")
-    return row.metrics.success if row else 0.0
+        worst, name = min((one.mean, run.name) for one, run in zip(each, group, strict=True))
+        yield f"The worst of these runs ended at {100 * worst:.0f} % ({name})."
 
 
 def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
@@ -181,6 +176,7 @@ def _fall(run: Run) -> Iterator[str]:
     fall = None if going else largest_fall(run)
     if fall is not None and not fall.kept_best and fall.points >= LARGE_FALL:
         yield (
-            f"{run.name} did not keep what it had learned: {fall.measured} was {fall.best:.0%} at iteration "
-            f"{fall.iteration} and {fall.last:.0%} at the end. `rlft.validation` with `rlft.keep=best` keeps the best."
-        ).replace("%", " %")
+            f"{run.name} did not keep what it had learned: {fall.measured} was {100 * fall.best:.0f} % at iteration "
+            f"{fall.iteration} and {100 * fall.last:.0f} % at the end. `rlft.validation` with `rlft.keep=best` keeps "
+            "the best."
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 from corridor import corridor
+from faulty import restored_registry
 
 from reflectrl.core import InvalidInput, check_env, env_names, make_env, register_env, registry
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
@@ -16,10 +17,8 @@ from reflectrl.envs.number_line import NumberLine
 @pytest.fixture
 def table():
     """Put the table of environments back as it was."""
-    before = dict(registry._TARGETS)
-    yield
-    registry._TARGETS.clear()
-    registry._TARGETS.update(before)
+    with restored_registry():
+        yield
 
 
 def test_make_env_passes_options_by_name_and_what_follows_a_colon_as_the_first():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from reflectrl.envs.auto_explore.ambiguity import content_words
@@ -12,6 +14,10 @@ from reflectrl.envs.auto_explore.questions import (
     write_content_questions,
     write_questions,
 )
+
+
+MAX_SECONDS = 120
+"""Processor time of a text for which it once grew with the square of the length, to hours."""
 
 
 def asked(file: str, text: str) -> dict[str, str]:
@@ -183,8 +189,10 @@ def test_wordings_vary_by_no_word_by_which_a_file_is_found() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["# " + "[" * 500_000, "![" * 300_000, "# a " * 250_000, "`<" * 400_000])
 def test_odd_text_takes_no_longer_than_other_text(text: str) -> None:
+    began = time.process_time()
     for suffix in ("md", "rst", "js", "csv", "py", "sh"):
         write_questions(f"a.{suffix}", f"{text}\n---\n{text}\n\n// {text}\nfunction {text}(")
+    assert time.process_time() - began < MAX_SECONDS
 
 
 SORTED = "Sort drinks: Nils keeps it since 2021."
