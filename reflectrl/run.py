@@ -65,7 +65,7 @@ class Run:
         self,
         stages: Sequence[str] = layout.STAGES,
         *,
-        players: Sequence[Literal["reflector", "policy"]] = ("reflector", "policy"),
+        players: Sequence[Literal["reflector", "policy"]] | None = None,
         max_cost: float | None = None,
         dry_run: bool = False,
         batch: Literal["submit", "collect"] | None = None,
@@ -74,7 +74,7 @@ class Run:
 
         Args:
             stages: some of ``gen-data``, ``sft``, ``rlft`` and ``eval``.
-            players: players that ``sft`` trains.
+            players: players that ``sft`` trains; both if absent.
             max_cost: budget for chat endpoints in this folder, in USD; the recipe must state their prices.
             dry_run: ``gen-data`` only reports the expected calls and their cost.
             batch: ``gen-data`` uses OpenAI's Batch API: submit the calls, or collect the replies.

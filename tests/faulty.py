@@ -155,12 +155,12 @@ def registered():
         yield
 
 
-def wait_until(condition, seconds=120):
-    """Wait until a condition holds, such as one that another process fulfils."""
-    end = time.monotonic() + seconds
+def wait_until(condition):
+    """Wait until a condition holds, such as one that another process fulfils; fail after five minutes."""
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 def processes(parent=None, group=None):

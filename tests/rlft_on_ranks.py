@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,13 @@ from tiny import LAYOUT, gpt2
 from tiny_rlft import Run, config, run
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import Task, Utterance
+from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.memory import EpisodeStore, GrowingMemory, HashingEmbedder, Retriever
-from reflectrl.players import Seat
+from reflectrl.players import ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import View
 from reflectrl.rollout.record import Header
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.ranks import episodes_of_ranks
@@ -100,16 +98,6 @@ def remember(folder: Path) -> None:
         (folder / "episodes.json").write_text(json.dumps([encode(tuple(batch)) for batch in trained.episodes]))
 
 
-class _Corrects:
-    """Corrector that finds every thought wrong on the first process, and none on the others."""
-
-    def __init__(self, rank: int) -> None:
-        self._text = "" if rank else "Up."
-
-    def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
-        return [Utterance(self._text) for _ in views]
-
-
 def correct(folder: Path) -> None:
     """Train a policy that thinks; only the thoughts of the first process are corrected, in several forward passes."""
     rank = config(folder).process_index
@@ -117,7 +105,7 @@ def correct(folder: Path) -> None:
         folder / "run",
         gpt2(spread=0.1),
         reflector=None,
-        seats=[Seat("corrector", _Corrects(rank))],
+        seats=[Seat("corrector", ScriptedReflector(lambda _: "" if rank else "Up."))],
         layout=PromptFormat(history=1, labels="letters", action_mode="thought_choice"),
         stages=[Stage("main", 2, env={"size": 6})],
         sft_thought=1.0,

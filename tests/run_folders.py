@@ -91,6 +91,13 @@ def forget_digests(run):
     return run
 
 
+def unfinish(run, stage):
+    """Mark a finished stage as not done in a run's ledger, as if it had been killed."""
+    ledger = json.loads((run / "stages.json").read_text())
+    ledger[stage] |= {"done": False, "artefacts": {}}
+    (run / "stages.json").write_text(json.dumps(ledger))
+
+
 def blocks(page):
     """Return the contents of the page's data blocks by the keys of their sources."""
     index = json.loads(re.search('<script type="application/json" id="index">(.*?)</script>', page)[1])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
+from run_folders import unfinish
 from trained_runs import play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, WorkFailed
@@ -26,9 +26,7 @@ def killed_after_three(run: Path) -> None:
     shutil.rmtree(run / "policy")
     path = run / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-    ledger = json.loads((run / "stages.json").read_text())
-    ledger["rlft"]["done"] = False
-    (run / "stages.json").write_text(json.dumps(ledger))
+    unfinish(run, "rlft")
 
 
 def train_twice(run: Path, tracker: str) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from reflectrl.cli.completion import complete_run
+from reflectrl.cli.shared import RunFolder, TextOrJson
 from reflectrl.cli.terminal import say
 
 
 def audit_rater(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
-    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the tables.")] = "text",
+    run: RunFolder,
+    output: TextOrJson = "text",
 ) -> None:
     """Compare a rater's ratings with the environment's truth: precision, recall, rank correlation, and by level."""
     from reflectrl.report.audit import as_json, audit, print_audit
@@ -26,8 +26,8 @@ def audit_rater(
 
 
 def audit_reflector(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
-    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the table.")] = "text",
+    run: RunFolder,
+    output: TextOrJson = "text",
 ) -> None:
     """Compare a reflector's words with the expert's: how often they are right, and what follows where they are not."""
     from reflectrl.report.reflector import as_json, audit_reflector, print_reflector
@@ -40,7 +40,7 @@ def audit_reflector(
 
 
 def train_rater(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
+    run: RunFolder,
     out: Annotated[Path, typer.Option("--out", help="Folder of the rater, for players.rater.model.name.")],
     model: Annotated[str, typer.Option(help="Base model: builtin/nano, or a name as in model.name.")] = "builtin/nano",
     max_length: Annotated[int, typer.Option(min=32, help="Longest prompt, in tokens.")] = 512,

@@ -7,16 +7,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from reflectrl.cli.completion import complete_run
+from reflectrl.cli.shared import RunFolders
 from reflectrl.cli.terminal import say, warn
 
 Format = Literal["text", "markdown", "json"]
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Evaluated run folders.", autocompletion=complete_run)
-    ],
+    runs: RunFolders,
     by: Annotated[
         str, typer.Option("--by", help="Groups: 'recipe' (all but the seed), or a recipe key such as rlft.gamma.")
     ] = "recipe",

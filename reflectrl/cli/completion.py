@@ -16,13 +16,18 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return the run folders in ``runs`` of the working directory whose paths begin with ``incomplete``."""
-    return [path for path in map(str, _run_folders(Path("runs"))) if path.startswith(incomplete)]
+    from reflectrl.core.layout import run_folders
+
+    return [path for path in map(str, run_folders(Path("runs"))) if path.startswith(incomplete)]
 
 
 def complete_run_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the run folders in ``--runs`` that begin with ``incomplete``."""
-    folders = _run_folders(Path(ctx.params.get("runs") or "runs"))
-    return [path.name for path in folders if path.name.startswith(incomplete)]
+    from reflectrl.core.layout import run_folders
+
+    return [
+        path.name for path in run_folders(Path(ctx.params.get("runs") or "runs")) if path.name.startswith(incomplete)
+    ]
 
 
 def complete_env(incomplete: str) -> list[str]:
@@ -30,7 +35,3 @@ def complete_env(incomplete: str) -> list[str]:
     from reflectrl.core import env_names
 
     return [name for name in env_names() if name.startswith(incomplete)]
-
-
-def _run_folders(runs: Path) -> list[Path]:
-    return sorted(path.parent for path in runs.glob("*/recipe.yaml"))

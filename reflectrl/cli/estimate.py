@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
 
-import typer
-
-from reflectrl.cli.stages import Overrides, RecipeOption
+from reflectrl.cli.shared import Overrides, RecipeOption, TextOrJson
 from reflectrl.cli.terminal import say
 
 
 def estimate(
     recipe: RecipeOption,
-    output: Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the table.")] = "text",
+    output: TextOrJson = "text",
     overrides: Overrides = None,
 ) -> None:
     """Estimate tokens, forward passes and seconds of an iteration of RLFT on this machine, before any training."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reflectrl.cli.shared import check_belongs, only_one
 from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import user_path
@@ -89,13 +90,10 @@ def explore(
         "--apply": (apply or None, "--programs", programs or None),
     }
     for option, (value, owner, given) in belonging.items():
-        if value is not None and given is None:
-            raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
+        check_belongs(option, owner, given=value is not None, owner_given=given is not None)
     if programs:
-        others = {"--run": run is not None, "--expert": expert is not None, "--page": page is not None}
-        for option, is_given in others.items():
-            if is_given:
-                raise InvalidInput(f"{option} and --programs were given; expected one of them.")
+        for option, of_players in {"--run": run, "--expert": expert, "--page": page}.items():
+            only_one({option: of_players is not None, "--programs": programs})
         _work(source, question, model, base_url, api_key_env, steps=steps, seconds=seconds, apply=apply)
         return
     from reflectrl.cli.screen import Screen
@@ -193,9 +191,8 @@ def _players(
 ) -> ExplorePlayers:
     from reflectrl.pipeline.explore import chat_model, expert, person, trained
 
-    given = [name for name, value in (("--run", run), ("--model", model), ("--expert", file)) if value is not None]
-    if len(given) > 1:
-        raise InvalidInput(f"{' and '.join(given)} were given; expected one of them, or none to play yourself.")
+    players = {"--run": run, "--model": model, "--expert": file}
+    only_one({name: value is not None for name, value in players.items()}, ", or none to play yourself")
     if run is not None:
         return trained(run, greedy=greedy)
     if model is not None:

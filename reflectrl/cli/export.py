@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from reflectrl.cli.completion import complete_run
+from reflectrl.cli.shared import RunFolder, check_belongs
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)],
+    run: RunFolder,
     out: Annotated[Path | None, typer.Option("--out", help="New folder; default: export in the run folder.")] = None,
     merge: Annotated[
         bool,
@@ -28,8 +28,7 @@ def export(
     ] = False,
 ) -> None:
     """Write an agent's weights, tokenizer, model card and example."""
-    if private and push_to_hub is None:
-        raise InvalidInput("--private was given without --push-to-hub, to which it belongs; give both or none.")
+    check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     if not run.is_dir():
         raise InvalidInput(f"no run folder is at {run}; expected a folder that 'reflectrl run' has made.")
     from reflectrl.sharing.hub import check_push, push

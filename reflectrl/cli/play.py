@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reflectrl.cli.completion import complete_env, complete_run
+from reflectrl.cli.shared import check_belongs, only_one
 from reflectrl.cli.terminal import counted, warn
 from reflectrl.core import InvalidInput
 
@@ -68,8 +69,7 @@ def play(
     others = {"--expert": expert, "--random": chance, "--run": run is not None}
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
     for option, given in {"--policy": policy is not None, "--sample": sample}.items():
-        if given and run is None:
-            raise InvalidInput(f"{option} was given without --run, to which it belongs; give both or none.")
+        check_belongs(option, "--run", given=given, owner_given=run is not None)
     if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
         raise InvalidInput(f"--watch {watch} was given; expected 0 to {MAX_PAUSE_S:.0f} seconds.")
     if episodes < 1:
@@ -206,12 +206,8 @@ def _wait_for_enter() -> None:
 
 def _check_together(players: dict[str, bool], paces: dict[str, bool], *, hints: bool) -> None:
     """Refuse options that exclude each other."""
-    playing, pacing = ([name for name, given in options.items() if given] for options in (players, paces))
-    if len(playing) > 1:
-        raise InvalidInput(f"{' and '.join(playing)} were given; expected one of them, or none to play yourself.")
-    if len(pacing) > 1:
-        raise InvalidInput(f"{' and '.join(pacing)} were given; expected one of them.")
-    if pacing and not playing:
-        raise InvalidInput(f"{pacing[0]} was given, but you play yourself; add --expert, --random or --run to watch.")
-    if hints and playing:
-        raise InvalidInput(f"--hints and {playing[0]} were given; hints are for you: leave one out.")
+    player, pace = only_one(players, ", or none to play yourself"), only_one(paces)
+    if pace and not player:
+        raise InvalidInput(f"{pace} was given, but you play yourself; add --expert, --random or --run to watch.")
+    if hints and player:
+        raise InvalidInput(f"--hints and {player} were given; hints are for you: leave one out.")

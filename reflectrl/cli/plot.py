@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from reflectrl.cli.terminal import say
-from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.metrics import metrics_of
-
-# mypy wants to read the names here
-What = StrEnum("What", [each.name for each in metrics_of(Iteration).values() if each.title])  # type: ignore[misc]
-SUCCESS = What("success")
-
-
-class Along(StrEnum):
-    """Quantity along which a metric is drawn."""
-
-    iteration = "iteration"
-    env_steps = "env_steps"
 
 
 def plot(
@@ -31,9 +17,11 @@ def plot(
     ],
     out: Annotated[Path, typer.Option("--out", help="Output file: .png, .svg or .pdf.")],
     what: Annotated[
-        What, typer.Option(metavar="METRIC", help="Metric of an iteration; an unknown one is refused with all names.")
-    ] = SUCCESS,
-    x: Annotated[Along, typer.Option(help="Quantity along which it is drawn.")] = Along.iteration,
+        str, typer.Option(metavar="METRIC", help="Metric of an iteration; an unknown one is refused with all names.")
+    ] = "success",
+    x: Annotated[
+        Literal["iteration", "env_steps"], typer.Option(help="Quantity along which it is drawn.")
+    ] = "iteration",
     stage: Annotated[
         str | None, typer.Option(help="Only this stage of the curriculum, counted from its beginning.")
     ] = None,
@@ -63,5 +51,5 @@ def plot(
     if labels and figure is not None:
         given = ", ".join(map(repr, labels.values()))
         raise InvalidInput(f"--figure names the lines itself, but {given} was given; leave out one of the two.")
-    write_plot(paths, out, labels=labels, what=what.value, x=x.value, stage=stage, smooth=smooth, figure=figure)
+    write_plot(paths, out, labels=labels, what=what, x=x, stage=stage, smooth=smooth, figure=figure)
     say(f"plot: {out}")

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from reflectrl.cli.shared import RunFolders
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.")],
+    runs: RunFolders,
     out: Annotated[
         Path | None, typer.Option("--out", help="The HTML file; report.html in the run, or here for several runs.")
     ] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from reflectrl.cli.completion import complete_recipe, complete_run_name
+from reflectrl.cli.shared import Overrides
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.profile import profiling
@@ -16,15 +17,6 @@ if TYPE_CHECKING:
     from reflectrl.config import Recipe
     from reflectrl.run import Run
 
-RecipeOption = Annotated[
-    str,
-    typer.Option(
-        "--recipe",
-        "-r",
-        help="Shipped recipe (see 'reflectrl recipes ls') or YAML file.",
-        autocompletion=complete_recipe,
-    ),
-]
 StageRecipe = Annotated[
     str | None,
     typer.Option(
@@ -41,13 +33,7 @@ RunOption = Annotated[
         "--run", help="Name of the run folder; default: the name of the recipe.", autocompletion=complete_run_name
     ),
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE", help="Changes to the recipe, e.g. rlft.gamma=0.9.")
-]
-
-
 Player = Literal["reflector", "policy"]
-BOTH: tuple[Player, ...] = ("reflector", "policy")
 Batch = Literal["submit", "collect"]
 MaxCost = Annotated[
     float | None,
@@ -83,8 +69,7 @@ def sft(
     overrides: Overrides = None,
 ) -> None:
     """Stage 1b: fine-tune the reflector and the policy on the rows."""
-    players = BOTH if player == "both" else (player,)
-    _stages(("sft",), recipe, runs, run, overrides, players)
+    _stages(("sft",), recipe, runs, run, overrides, players=None if player == "both" else (player,))
 
 
 def rlft(
@@ -195,8 +180,8 @@ def _stages(
     runs: Path,
     run: str | None,
     overrides: list[str] | None,
-    players: tuple[Player, ...] = BOTH,
     *,
+    players: tuple[Player, ...] | None = None,
     max_cost: float | None = None,
     dry_run: bool = False,
     batch: Batch | None = None,

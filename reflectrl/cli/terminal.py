@@ -1,4 +1,4 @@
-"""Output of commands to the terminal; the only module of the command line that prints."""
+"""Output of commands to the terminal in plain text; ``screen`` prints episodes."""
 
 from __future__ import annotations
 

@@ -41,6 +41,8 @@ REFLECTOR_RLFT = "reflector-rlft"
 """Reflector that RLFT trained along with the policy."""
 POLICY_SFT = "policy-sft"
 POLICY = "policy"
+IMAGES = "trajectories/images"
+"""Folder of the pictures of recorded episodes."""
 METRICS = "metrics.jsonl"
 """``Iteration`` lines."""
 THROUGHPUT = "throughput.jsonl"
@@ -119,6 +121,11 @@ def training_episodes_file(iteration: int) -> str:
 def advantages_file(iteration: int) -> str:
     """Return the name of the file with the advantages of the steps in ``training_episodes_file(iteration)``."""
     return f"{_TRAJECTORIES}/advantages-{iteration:05d}.jsonl"
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the run folders in ``folder``, by name."""
+    return sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
 
 
 def recorded_iterations(run: Path) -> list[int]:

@@ -21,8 +21,15 @@ from reflectrl.core.text import visible, visible_line
 Advance = Callable[[int, int, str], None]
 """(done, total, note): progress of a stage, and a note to print."""
 
+LABEL_WIDTH = 18
+"""Width of the column with the stage that a line is about."""
 MIN_SECONDS_APART = 60.0
 """Minimum seconds between the lines of a stage where the output is no terminal."""
+
+
+def labelled(label: str, text: str) -> str:
+    """Return a line of a stage, with its label in a column of its own."""
+    return f"{label:<{LABEL_WIDTH}} {text}".rstrip()
 
 
 class _Rate(ProgressColumn):
@@ -66,7 +73,7 @@ class _Log:
             return
         self._last_line, self._tenth = now, tenth
         left = timedelta(seconds=round((now - began) / (done - begun) * (total - done)))
-        self._write(f"{self._name:<18} {done}/{total}, {left} left  {note}".rstrip())
+        self._write(labelled(self._name, f"{done}/{total}, {left} left  {note}"))
 
 
 class Reporter:
@@ -93,7 +100,7 @@ class Reporter:
         watched = self.console.is_terminal and not self.console.is_dumb_terminal
         log = _Log(name, self.line, self._apart)
         with _Board(
-            TextColumn("{task.description:<18}"),
+            TextColumn(f"{{task.description:<{LABEL_WIDTH}}}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _Rate(),
@@ -111,4 +118,4 @@ class Reporter:
                     log.advance(done, total, last_note[0])
 
             yield advance
-        self.line(f"{name:<18} done in {time.monotonic() - began:5.1f} s  {last_note[0]}".rstrip())
+        self.line(labelled(name, f"done in {time.monotonic() - began:5.1f} s  {last_note[0]}"))

@@ -19,6 +19,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.rlft import RLFTSection
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
+from reflectrl.core.layout import BASE, BASE_REFLECTOR
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
@@ -205,7 +206,7 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
 
 def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, PartCost]:
     """Return the cost of each part of the iteration that was played."""
-    policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / "base")
+    policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / BASE)
     parts: dict[str, PartCost] = {}
     settings = recipe.players.reflector
     if settings.player in ("local", "self"):
@@ -213,7 +214,7 @@ def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder)
         speaker = (
             policy
             if other is None
-            else ShallowModels(decided(other, run, "reflector"), played.corpus, played.labels, run / "base-reflector")
+            else ShallowModels(decided(other, run, "reflector"), played.corpus, played.labels, run / BASE_REFLECTOR)
         )
         views, words = played.reflections(cached=settings.player == "local" and not settings.temperature)
         parts |= reflecting_cost(speaker, settings, views, words)

@@ -82,7 +82,7 @@ class RunModels:
 
     def load(self, name: str, *, trainable: bool = False) -> LanguageModel:
         """Load a model of this run by the name of its folder; ``base`` is the policy before any training."""
-        if name == "base":
+        if name == BASE:
             seed = derive_seed(self.recipe.seed, "new", "policy")
             return new_model(self.base("policy"), labels=self.labels, seed=seed)
         made_by = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"

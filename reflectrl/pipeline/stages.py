@@ -19,14 +19,12 @@ from reflectrl.core.text import first_line
 from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.reflectors import check_reflectors
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.players import RunPlayers
-
-SFT_PLAYERS = ("reflector", "policy")
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,13 @@ def run_stages(
     run_dir: Path,
     stages: Sequence[str],
     *,
-    sft_players: Sequence[str] = SFT_PLAYERS,
+    sft_players: Sequence[str] | None = None,
     spending: Spending | None = None,
     reporter: Reporter | None = None,
 ) -> None:
     """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed continues.
+
+    ``sft_players`` are the players that ``sft`` trains, both if absent.
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
@@ -85,7 +85,7 @@ def run_stages(
     if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):
         _check_models(recipe, RunFolder(run_dir))  # now, not after hours of gen-data
     _see_one_gpu()
-    job = _Job(recipe, RunFolder(run_dir), sft_players, spending, reporter or Reporter())
+    job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
@@ -131,13 +131,13 @@ def _run_stage(job: _Job, stage: str) -> None:
             raise
         same = False
     if not same:
-        job.reporter.line("eval               inputs changed: evaluating again, in place of the earlier results")
+        job.reporter.line(labelled(stage, "inputs changed: evaluating again, in place of the earlier results"))
         run.forget(stage)
     if deleted := run.deleted(stage):
-        job.reporter.line(f"{stage:<18} {', '.join(deleted)} was deleted: making it again")
+        job.reporter.line(labelled(stage, f"{', '.join(deleted)} was deleted: making it again"))
         run.forget(stage)
     if run.is_done(stage):
-        job.reporter.line(f"{stage:<18} skipped: done before, {run.done_with(stage)}")
+        job.reporter.line(labelled(stage, f"skipped: done before, {run.done_with(stage)}"))
         return
     if stage == "gen-data" and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
@@ -217,16 +217,16 @@ def _sft(job: _Job) -> bool:
     from reflectrl.pipeline.sft import train_player, wanted_players
 
     wanted = wanted_players(job.recipe)
-    if wanted and not any(player == "both" or player in job.sft_players for player in wanted):
+    chosen = [player for player in wanted if player == "both" or player in job.sft_players]  # both: one model
+    if wanted and not chosen:
         raise InvalidInput(
             f"sft of {', '.join(job.sft_players)} was asked for, which recipe {job.recipe.name!r} does not train; it "
             f"trains: {', '.join(wanted)}."
         )
-    for player in wanted:
-        if player == "both" or player in job.sft_players:  # the single player is one model
-            with job.reporter.stage(f"sft {player}") as advance:
-                train_player(job.recipe, job.run, player, advance)
-            job.run.record("sft")
+    for player in chosen:
+        with job.reporter.stage(f"sft {player}") as advance:
+            train_player(job.recipe, job.run, player, advance)
+        job.run.record("sft")
     return all((job.run / folder).is_dir() for folder in wanted.values())
 
 
@@ -235,7 +235,7 @@ def _rlft(job: _Job) -> bool:
 
     section = job.recipe.rlft
     if section is None:
-        job.reporter.line("rlft               not part of this recipe")
+        job.reporter.line(labelled("rlft", "not part of this recipe"))
         return True
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
@@ -257,7 +257,7 @@ def _eval(job: _Job) -> bool:
 def _report_calls(job: _Job, usage: Usage, spent: float) -> None:
     """Report the calls to chat endpoints, if any."""
     if usage.calls or usage.kept:
-        job.reporter.line(f"{'calls':<18} {usage.sentence(spent)}")
+        job.reporter.line(labelled("calls", usage.sentence(spent)))
 
 
 _WORK: Mapping[str, Callable[[_Job], bool]] = {

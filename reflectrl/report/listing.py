@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import RECIPE
+from reflectrl.core.layout import run_folders
 from reflectrl.core.text import first_line
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import steady_success
@@ -22,7 +22,7 @@ def print_runs(folder: Path) -> None:
         InvalidInput: there is no run folder.
 
     """
-    found = sorted(path.parent for path in folder.glob(f"*/{RECIPE}"))
+    found = run_folders(folder)
     if not found:
         raise InvalidInput(f"{folder} holds no run folder; expected a folder in which `reflectrl run` has made some.")
     print_rows(HEADS, [_line(path) for path in found], words=2)

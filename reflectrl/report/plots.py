@@ -59,12 +59,17 @@ def write_plot(
         figure: one of ``FIGURES``, which sorts the runs into the arms of that figure of the paper by their recipes.
 
     Raises:
-        InvalidInput: runs that cannot be drawn in this way, an unknown kind of file, or matplotlib is not installed.
+        InvalidInput: runs that cannot be drawn in this way, an unknown metric, ``x`` or kind of file, or matplotlib is
+            not installed.
 
     """
     kind = out.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
         raise InvalidInput(f"{out} has the suffix {out.suffix!r}; {nearest(kind, _METADATA)}")
+    if what not in WHATS:
+        raise InvalidInput(f"metric {what!r} is unknown; {nearest(what, WHATS)}")
+    if x not in XS:
+        raise InvalidInput(f"x={x!r} was given; {nearest(x, XS)}")
     check_output(out)
     read = read_runs(runs)
     if figure is None:

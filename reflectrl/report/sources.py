@@ -9,7 +9,7 @@ from pathlib import Path
 from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import Artefacts, read_artefacts
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import advantages_file, recorded_iterations, training_episodes_file
+from reflectrl.core.layout import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.version import version_errors
 from reflectrl.report.packing import Recorded, pack
 from reflectrl.report.pictures import Album
@@ -95,7 +95,7 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
         if more := album.left_out - before:
             missing.append(
                 f"{run.name}: pictures of states that are left out, as the page would become too large: {more:,}; they "
-                f"stand in {run.path / 'trajectories' / 'images'}."
+                f"stand in {run.path / IMAGES}."
             )
     return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, write_dataset
-
-# the benchmarks are scripts, which import each other from their folder
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 SHOP = {
     "README.md": "# The shop\n\nWelcome to everyone.",

@@ -9,7 +9,7 @@ import pytest
 from corridor import corridor
 from faulty import restored_registry
 
-from reflectrl.core import InvalidInput, check_env, env_names, make_env, register_env, registry
+from reflectrl.core import InvalidInput, check_env, env_names, make_env, register_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.envs.number_line import NumberLine
 

@@ -6,12 +6,12 @@ import json
 import logging
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from faulty import wait_until
 from interruptions import ask_six
 from scripted_endpoint import ScriptedEndpoint
 from warm_processes import WarmProcess
@@ -348,9 +348,7 @@ def test_a_stopped_process_keeps_what_it_paid_for(
 ) -> None:
     endpoint.faults.extend(["none", "none", "slow:0.6", "slow:0.6"])
     process = WarmProcess(calls.with_name("log"), ask_six, endpoint.url, calls)
-    deadline = time.monotonic() + 300
-    while len(endpoint.requests) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(endpoint.requests) >= 4)
     process.send_signal(sign)
     assert process.wait(60) != 0
     assert ("KeyboardInterrupt" in process.said) == (sign == signal.SIGINT)

@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import sys
 import tempfile
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
-
-# the benchmarks are scripts, which import each other from their folder
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 set_hypothesis_home_dir(tempfile.gettempdir())
 settings.register_profile(

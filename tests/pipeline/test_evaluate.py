@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from itertools import product
 from pathlib import Path
 
 import pytest
+from run_folders import unfinish
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
@@ -109,9 +109,7 @@ def test_an_evaluation_that_was_killed_tells_splits_apart(run):
     (run / "eval.partial.jsonl").write_bytes(whole.splitlines(keepends=True)[0])
     kept = run / "trajectories" / "eval-random-none-sampled-validation.jsonl"
     before = kept.stat().st_mtime_ns
-    ledger = json.loads((run / "stages.json").read_text())
-    ledger["eval"]["done"] = False
-    (run / "stages.json").write_text(json.dumps(ledger))
+    unfinish(run, "eval")
     go_on(run, split)
     assert (run / "eval.jsonl").read_bytes() == whole
     assert kept.stat().st_mtime_ns == before

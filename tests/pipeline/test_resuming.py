@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from interruptions import command_that_ends
 from prepared_runs import Prepared, results
+from run_folders import unfinish
 from trained_runs import play_stages
 from warm_processes import WarmProcess
 
@@ -58,9 +58,7 @@ def half_evaluated(prepared: Prepared, run: Path) -> dict[str, int]:
     rows = (run / "eval.jsonl").read_bytes().splitlines(keepends=True)
     (run / "eval.jsonl").unlink()
     (run / "eval.partial.jsonl").write_bytes(rows[0] + rows[1][:20])
-    ledger = json.loads((run / "stages.json").read_text())
-    ledger["eval"]["done"] = False
-    (run / "stages.json").write_text(json.dumps(ledger))
+    unfinish(run, "eval")
     return {path.name: path.stat().st_mtime_ns for path in (run / "trajectories").glob("eval-*")}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from command_line import reflectrl, refused
+from faulty import wait_until
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import InvalidInput
@@ -73,8 +73,7 @@ def test_a_sweep_is_stopped_fails_in_part_goes_on_and_ends_in_a_comparison(tmp_p
     one = [*same, "--grid", "rlft.gamma=0.9", "--seeds", "0"]
     folders = [tmp_path / f"number_line-nano-gamma{gamma}-seed0" for gamma in ("0.9", "1")]
     stopped = WarmProcess(tmp_path / "log", command_line, *one)
-    while not (folders[0] / ".lock").exists():
-        time.sleep(0.02)
+    wait_until((folders[0] / ".lock").exists)
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 128 + signal.SIGTERM
     assert "stopped" in stopped.said

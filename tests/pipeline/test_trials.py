@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from run_folders import unfinish
 from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
@@ -95,9 +96,7 @@ def test_trials_that_were_killed_go_on_after_the_last_whole_one_with_the_same_me
         (run / name).unlink()
     shutil.copy(run / "trajectories" / "eval-rlft-local-trial2.jsonl", tmp_path)
     (run / "trajectories" / "eval-rlft-local-trial2.jsonl").unlink()
-    ledger = json.loads((run / "stages.json").read_text())
-    ledger["eval"] |= {"done": False, "artefacts": {}}
-    (run / "stages.json").write_text(json.dumps(ledger))
+    unfinish(run, "eval")
     play_stages(small_recipe(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), run, "eval")
     for name in ("trials.jsonl", "trajectories/eval-rlft-local-trial2.jsonl"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()

@@ -19,6 +19,7 @@ import httpx2
 import openai
 import pytest
 from fastapi.testclient import TestClient
+from faulty import wait_until
 from records import chose, reflector_prompt_of, shown
 from run_folders import forget_digests
 from scripted_endpoint import Chat, ScriptedEndpoint
@@ -103,7 +104,6 @@ def refusal(answer: httpx2.Response) -> tuple[int, str]:
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_policy_that_writes_its_action_says_what_it_wrote_and_whether_that_was_legal(
     trained_run: TrainedRuns,
 ) -> None:
@@ -389,8 +389,7 @@ def test_requests_that_wait_are_played_together_and_one_that_fails_or_is_one_too
         asked = [crowd.submit(act, client)]
         policy.busy.wait()
         asked += [crowd.submit(act, client, "long" if number == 3 else "short") for number in range(1, 9)]
-        while client.get("/health").json()["waiting"] < 9:
-            time.sleep(0.01)
+        wait_until(lambda: client.get("/health").json()["waiting"] == 9)
         late = act(client)
         policy.go.set()
         answers = [*(each.result() for each in asked), act(client)]

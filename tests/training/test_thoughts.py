@@ -10,17 +10,18 @@ from dataclasses import replace
 import pytest
 import torch
 from run_folders import episode
+from thinkers import Thinks
 from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config
 
 from reflectrl.config.rlft import RLFTSettings, Stage, ThoughtTerm
-from reflectrl.core import Image, InvalidInput, Utterance, Written, make_env
+from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.thinking import writing_policy
-from reflectrl.players import ExpertCorrector, Informed, RandomPolicy, Seat
+from reflectrl.players import ExpertCorrector, Informed, RandomPolicy, ScriptedReflector, Seat
 from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import json_answer
@@ -64,14 +65,9 @@ class Answers(RandomPolicy):
         return replace(decision, choice=replace(decision.choice, written=Written(text, (1,), (0.0,), 1, legal)))
 
 
-class Says:
-    """Corrector that always says the same sentence."""
-
-    def __init__(self, text):
-        self.text = text
-
-    def say(self, views, draws):  # noqa: ARG002
-        return [Utterance(self.text) for _ in views]
+def says(text):
+    """Return a corrector that always says the same sentence."""
+    return ScriptedReflector(lambda _: text)
 
 
 def played(mode, corrector, policy=None, count=3):
@@ -88,7 +84,7 @@ def arguments(tmp_path, **options):
 @pytest.mark.parametrize("mode", MODES)
 def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its_own_prompt(mode):
     policy = policy_of(mode)
-    episodes = played(mode, Says("The target is higher."), Answers() if mode == "json" else policy)
+    episodes = played(mode, says("The target is higher."), Answers() if mode == "json" else policy)
     views = [view for each in episodes for view in policy_views(each, layout_of(mode))]
     turns = [turn for each in episodes for turn in each.turns]
     found = corrections_of(episodes, layout_of(mode))
@@ -107,8 +103,8 @@ def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its
 
 def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_no_action():
     mode = "thought_choice"
-    assert corrections_of(played(mode, Says("")), layout_of(mode)) == []
-    [first, *_] = played(mode, Says("Up."))
+    assert corrections_of(played(mode, says("")), layout_of(mode)) == []
+    [first, *_] = played(mode, says("Up."))
     (turn, *_) = first.turns
     written = turn.decision.choice.written
 
@@ -119,18 +115,6 @@ def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_n
     assert corrections_of([changed(text=" Up. ")], layout_of(mode)) == []
     assert corrections_of([changed(legal=False)], layout_of(mode)) == []
     assert len(corrections_of([changed(text="Down.")], layout_of(mode))) == 1
-
-
-class Thinks:
-    """Policy that always has the same thought."""
-
-    def __init__(self, text):
-        self.text = text
-
-    def act(self, views, draws):
-        written = Written(self.text, (1,), (0.0,), 1)
-        decisions = policy_of("thought_choice").act(views, draws)
-        return [replace(each, choice=replace(each.choice, written=written)) for each in decisions]
 
 
 def test_the_expert_corrects_what_differs_from_its_own_words():
@@ -149,7 +133,7 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     mode, model = "json", language_model("gpt2")
     policy = policy_of(mode, model)
     imitation = Imitation(ThoughtTerm(coef=0.5), policy, layout_of(mode))
-    episodes = played("thought_choice", Says("Up."), policy_of("thought_choice", model))
+    episodes = played("thought_choice", says("Up."), policy_of("thought_choice", model))
     imitation.add(episodes)
     assert imitation.steps == sum(len(each.turns) for each in episodes) == len(imitation.corrections)
     imitation.corrections = imitation.corrections[:1]
@@ -183,7 +167,7 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
 
 def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_the_term_says(tmp_path):
     mode = "thought_choice"
-    policy, episodes = policy_of(mode), played(mode, Says("Up."))
+    policy, episodes = policy_of(mode), played(mode, says("Up."))
     everything, latest = (
         Imitation(ThoughtTerm(aggregate=which), policy, layout_of(mode)) for which in ("all", "latest")
     )
@@ -219,7 +203,7 @@ def test_g2_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
     plain, trainer = trainer_of(tmp_path / "rl4vlm")
     trainer.train()
     for words, same in (("", True), ("Up.", False)):
-        seat = Seat("corrector", Says(words))
+        seat = Seat("corrector", says(words))
         corrected, trainer = trainer_of(tmp_path / f"gtr{words}", ThoughtTerm(), [seat])
         trainer.train()
         assert (trainer.imitation.corrections == []) == same
@@ -237,7 +221,7 @@ def reported(folder, term=None, *seats, **options):
 
 
 def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_number(tmp_path):
-    corrector = Seat("corrector", Says("Up."))
+    corrector = Seat("corrector", says("Up."))
     losses = {}
     for coef in (0.0, 1.0, 2.0):
         [(done, fresh), _] = reported(tmp_path / str(coef), ThoughtTerm(coef=coef), corrector)
@@ -252,7 +236,7 @@ def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_numb
 
 @pytest.mark.parametrize(("aggregate", "kept"), [("all", 3), ("latest", 1)])
 def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
-    corrector = Seat("corrector", Says("Up."))
+    corrector = Seat("corrector", says("Up."))
     term, stages = ThoughtTerm(aggregate=aggregate), [Stage("main", 3, env={"size": 6})]
     _, trainer = trainer_of(tmp_path, term, [corrector], stages=stages)
     rounds = []
@@ -265,7 +249,7 @@ def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_la
 
 
 def test_corrections_that_are_too_long_are_left_out_and_counted(tmp_path):
-    corrector = Seat("corrector", Says("Number 1, target 2. " * 20))
+    corrector = Seat("corrector", says("Number 1, target 2. " * 20))
     for done, _ in reported(tmp_path, ThoughtTerm(), corrector):
         assert done.imitated == 0
         assert done.imitated_too_long > 0
@@ -359,7 +343,7 @@ def test_a_local_corrector_is_frozen(tmp_path):
 def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_path):
     _, trainer = trainer_of(tmp_path, thought_lambda=weight)
     layout, policy = layout_of("thought_choice"), trainer.policy
-    samples = step_samples(played("thought_choice", Says(""), policy), layout, RLFTSettings(baseline="none"))
+    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(baseline="none"))
     [part] = policy.divide([each.view for each in samples], [each.decision for each in samples], max_tokens=10_000)
     samples = [samples[index] for index in part.indices]
     scores = policy.score(part)

@@ -15,7 +15,6 @@ from reflectrl.envs.auto_explore.questions import (
     write_questions,
 )
 
-
 MAX_SECONDS = 120
 """Processor time of a text for which it once grew with the square of the length, to hours."""
 

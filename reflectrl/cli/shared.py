@@ -1,0 +1,47 @@
+"""Arguments and options that several commands have, and the rules for options that belong together or exclude."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from reflectrl.cli.completion import complete_recipe, complete_run
+from reflectrl.core import InvalidInput
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", autocompletion=complete_run)]
+TextOrJson = Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the output.")]
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        "--recipe",
+        "-r",
+        help="Shipped recipe (see 'reflectrl recipes ls') or YAML file.",
+        autocompletion=complete_recipe,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE", help="Changes to the recipe, e.g. rlft.gamma=0.9.")
+]
+
+
+def check_belongs(option: str, owner: str, *, given: bool, owner_given: bool) -> None:
+    """Raise ``InvalidInput`` if ``option`` was given without the option that it belongs to."""
+    if given and not owner_given:
+        raise InvalidInput(f"{option} was given without {owner}, to which it belongs; give both or none.")
+
+
+def only_one(options: Mapping[str, bool], otherwise: str = "") -> str | None:
+    """Return the option that was given, ``None`` without one; ``otherwise`` says what happens then.
+
+    Raises:
+        InvalidInput: several were given.
+
+    """
+    given = [name for name, is_given in options.items() if is_given]
+    if len(given) > 1:
+        raise InvalidInput(f"{' and '.join(given)} were given; expected one of them{otherwise}.")
+    return given[0] if given else None
