@@ -341,5 +341,7 @@ class RLFTSection(RLFTSettings):
     report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
     """Experiment tracker for the metrics and, every ``save_every`` iterations, at most three of the recorded episodes;
     it must be installed."""
+    trainer: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
+    """``module:Class`` of a subclass of ``ReflectRLTrainer``, for a method of your own; the class itself if absent."""
     record_episodes: CountOrZero = 8
     """Number of episodes per iteration that are written to ``trajectories/``; a tracker is sent none of the others."""

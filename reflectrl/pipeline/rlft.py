@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from pkgutil import resolve_name
 from statistics import fmean
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
-from reflectrl.core import Trajectory
+from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import (
@@ -71,6 +72,27 @@ def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> R
         save_total_limit=2,
         dataloader_pin_memory=cuda,
     )
+
+
+def trainer_class(name: str | None) -> type[ReflectRLTrainer]:
+    """Return the class that ``rlft.trainer`` names, ``ReflectRLTrainer`` if it names none.
+
+    Raises:
+        InvalidInput: it cannot be imported, or is not derived from ``ReflectRLTrainer``.
+
+    """
+    if name is None:
+        return ReflectRLTrainer
+    try:
+        found = resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"rlft.trainer is {name!r}, which cannot be imported ({error}); expected module:Class of an installed "
+            "package, or of a file whose folder is in PYTHONPATH."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, ReflectRLTrainer)):
+        raise InvalidInput(f"rlft.trainer is {name!r}, which is no subclass of reflectrl.ReflectRLTrainer; derive it.")
+    return found
 
 
 WINDOW_ITERATIONS = 10
@@ -189,7 +211,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
     ):
         records = _Records(run_players, section, reflector, envs, advance, tracked)
-        trainer = ReflectRLTrainer(
+        trainer = trainer_class(section.trainer)(
             lm.model,
             _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,

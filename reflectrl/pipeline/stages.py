@@ -80,6 +80,10 @@ def run_stages(
         from reflectrl.training.trackers import check_tracker
 
         check_tracker(recipe)  # now, not after hours of sft
+    if "rlft" in stages and recipe.rlft and recipe.rlft.trainer:
+        from reflectrl.pipeline.rlft import trainer_class
+
+        trainer_class(recipe.rlft.trainer)
     if "eval" in stages:
         check_reflectors(recipe)
     if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):

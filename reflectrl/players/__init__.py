@@ -9,6 +9,7 @@ from reflectrl.players.base import (
     Remembers,
     Seat,
     acting,
+    check_roles,
     reflecting,
 )
 from reflectrl.players.scripted import (
@@ -41,5 +42,6 @@ __all__ = [
     "Seat",
     "ShuffledReflector",
     "acting",
+    "check_roles",
     "reflecting",
 ]

@@ -95,14 +95,19 @@ class Seat:
     player: Player
 
     def __post_init__(self) -> None:
-        """Check the role.
+        """Check role and player.
 
         Raises:
-            InvalidInput: there is no such role.
+            InvalidInput: there is no such role, or the player cannot speak.
 
         """
         if self.role not in MOMENTS:
             raise InvalidInput(f"a seat was given the role {self.role!r}; {nearest(self.role, MOMENTS)}")
+        if isinstance(self.player, type) or not callable(getattr(self.player, "say", None)):
+            raise InvalidInput(
+                f"the seat of the {self.role} was given {self.player!r}; expected an object with a method "
+                "say(views, draws), not a class."
+            )
 
     @property
     def when(self) -> When:
@@ -113,6 +118,21 @@ class Seat:
 def reflecting(reflector: Player | None) -> tuple[Seat, ...]:
     """Return the seats of Reflect-RL: one reflector, or none for the ablation without reflections."""
     return () if reflector is None else (Seat("reflector", reflector),)
+
+
+def check_roles(seats: Sequence[Seat]) -> None:
+    """Check that no role has two players: a step keeps the words of one player of each role.
+
+    Raises:
+        InvalidInput: a role has several players.
+
+    """
+    roles = [seat.role for seat in seats]
+    if several := [role for role in roles if roles.count(role) > 1]:
+        raise InvalidInput(
+            f"{roles.count(several[0])} players were seated as {several[0]!r}; expected one player a role: let one "
+            "player say the words of both, or give the other one another role."
+        )
 
 
 def acting(seats: Sequence[Seat]) -> tuple[Seat, ...]:

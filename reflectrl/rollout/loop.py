@@ -11,7 +11,7 @@ from typing import Any
 
 from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Reading, Task, Trajectory, Turn
 from reflectrl.core.profile import part
-from reflectrl.players import Policy, Seat, acting
+from reflectrl.players import Policy, Seat, acting, check_roles
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
@@ -135,9 +135,11 @@ def rollout(
         One trajectory per episode, in the order given, without dropped episodes (``EpisodeFailed``).
 
     Raises:
-        InvalidInput: ``begun`` are resets of other environments or episodes.
+        InvalidInput: ``begun`` are resets of other environments or episodes, or two players have the same role.
+        WorkFailed: a player does not give one utterance per view.
 
     """
+    check_roles(seats)
     for env, episode, reset in zip(envs, episodes, begun, strict=False):
         if reset.env is not env or reset.request != episode.reset:
             raise InvalidInput(

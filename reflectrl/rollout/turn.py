@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from reflectrl.core import Decision, Reading, Trajectory, Utterance, WorkFailed
 from reflectrl.core.profile import part
 from reflectrl.core.seeds import draw
+from reflectrl.core.text import shortened
 from reflectrl.players import Policy, ReadsHints, Seat
 from reflectrl.prompts import Menu, PromptFormat
 from reflectrl.prompts.answers import named_action, thought_of
@@ -147,11 +148,27 @@ def _speak(
         else view(seat.role, layout, states[n], hints=privileged)
         for n in asked
     ]
-    with part(seat.role):
-        words = seat.player.say(views, _draws([states[n] for n in asked], seat.role))
+    words = _words(seat, views, [states[n] for n in asked])
     for number, utterance in zip(asked, words, strict=True):
         said[number][seat.role] = utterance
         states[number] = replace(states[number], said={**states[number].said, seat.role: utterance.text})
+
+
+def _words(seat: Seat, views: Sequence[View], states: Sequence[State]) -> Sequence[Utterance]:
+    """Return the words of a seat's player, one utterance per view.
+
+    Raises:
+        WorkFailed: the player returned anything else.
+
+    """
+    with part(seat.role):
+        words = seat.player.say(views, _draws(states, seat.role))
+    if not isinstance(words, Sequence) or [isinstance(each, Utterance) for each in words] != [True] * len(views):
+        raise WorkFailed(
+            f"the {seat.role}'s player {type(seat.player).__name__} returned {shortened(repr(words), 100)} for "
+            f"{len(views)} views; expected a list with one Utterance per view: fix its method say."
+        )
+    return words
 
 
 def _draws(states: Sequence[State], role: str) -> list[float]:
@@ -167,8 +184,7 @@ def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: Pro
     played = [trajectory for trajectory in trajectories if trajectory.turns]
     for seat in (seat for seat in seats if seat.when == "episode_end" and played):
         ends = [end_of(trajectory) for trajectory in played]
-        with part(seat.role):
-            words = seat.player.say([view(seat.role, layout, state) for state in ends], _draws(ends, seat.role))
+        words = _words(seat, [view(seat.role, layout, state) for state in ends], ends)
         played = [_with_scores(each, seat.role, said) for each, said in zip(played, words, strict=True)]
     scored = iter(played)
     return [next(scored) if each.turns else each for each in trajectories]
@@ -184,8 +200,8 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
     scores = words.scores or (None,) * len(trajectory.turns)
     if len(scores) != len(trajectory.turns):
         raise WorkFailed(
-            f"the {role} gave {len(scores)} scores to an episode of {len(trajectory.turns)} steps; expected one a "
-            "step, None where it has none, or no scores at all: fix the player."
+            f"the {role} gave {len(scores)} scores to an episode; expected {len(trajectory.turns)}, one a step, None "
+            "where it has none, or no scores at all: fix the player."
         )
     turns = [
         turn if score is None else replace(turn, rewards={**turn.rewards, role: score})

@@ -25,7 +25,7 @@ from reflectrl.models.reflecting import ReflectingPolicy, reflects
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.players import Player, Seat
+from reflectrl.players import Player, Seat, check_roles
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode
@@ -178,14 +178,26 @@ def frozen_reflector(reflector: str | Path | Player | None, args: ReflectRLConfi
     return LMReflector(lm.model, lm.tokenizer, max_length=args.max_length, prefix_cache=cache)
 
 
-def check_rewards(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
-    """Check that the rewards with a weight are given by the environment, the policy or a rater.
+def check_seats(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
+    """Check that the players give the rewards with a weight, and that each of them has an effect.
 
     Raises:
-        InvalidInput: a reward that none of them gives.
+        InvalidInput: two players of one role, a reward that no player gives, a rater whose ratings are not named among
+            the rewards, or a corrector without the term that imitates its thoughts.
 
     """
-    known = {"env", *TEXT_REWARDS, *(seat.role for seat in seats if seat.when == "episode_end")}
+    check_roles(seats)
+    raters = {seat.role for seat in seats if seat.when == "episode_end"}
+    if unnamed := raters - args.rewards.keys():
+        raise InvalidInput(
+            f"a {min(unnamed)} was seated, but rewards={args.rewards} leaves it out; add {min(unnamed)!r}: 1.0, or 0.0 "
+            "to record its ratings only."
+        )
+    if args.terms.sft_thought is None and any(seat.role == "corrector" for seat in seats):
+        raise InvalidInput(
+            "a corrector was seated, but no term imitates its thoughts; set terms.sft_thought, or leave it out."
+        )
+    known = {"env", *TEXT_REWARDS, *raters}
     if unknown := args.rewards.keys() - known:
         raise InvalidInput(
             f"rewards names {min(unknown)}, but neither the environment, the policy nor a rater gives it; known: "

@@ -11,6 +11,7 @@ from trl.trainer.base_config import _BaseConfig  # private in trl 1.x: with rlft
 
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import encode
 
 _FROM_STAGES = "training is counted in iterations; set stages=[Stage('main', iterations=...)]"
 _MINIBATCHES = "a training step is one minibatch of an iteration; set episodes, num_minibatches or micro_batch_tokens"
@@ -112,3 +113,8 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
         _BaseConfig.__post_init__(self)  # super() would be RLFTSettings
         self.save_steps, self.logging_steps = derived["save_steps"], derived["logging_steps"]  # now plain numbers
         self._n_gpu = min(1, self.n_gpu)  # else Trainer divides the rows between the GPUs that this process sees
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments as plain values, which trackers need."""
+        plain: dict[str, Any] = _BaseConfig.to_dict(self)
+        return {**plain, **{each.name: encode(getattr(self, each.name)) for each in fields(RLFTSettings)}}

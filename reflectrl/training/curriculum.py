@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import NatLangEnv, Task, Trajectory
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.rollout import Episode
 from reflectrl.training.config import ReflectRLConfig
@@ -50,6 +51,25 @@ class Curriculum:
         for trajectory in played:
             name = trajectory.task.id
             self.failures[name] = (self.failures.get(name, 1.0) + (not trajectory.success)) / 2
+
+    @property
+    def ended(self) -> list[list[str | int]]:
+        """Names and lengths of the stages that have ended."""
+        return [[stage.name, stage.iterations] for stage in self.stages[: self.index]]
+
+    def check_ended(self, then: Sequence[Sequence[str | int]] | None, checkpoint: Path) -> None:
+        """Check that the stages which had ended in a checkpoint are the same now; ``None`` if it does not say.
+
+        Raises:
+            InvalidInput: one of them has another name or length.
+
+        """
+        for before, now in zip(then or (), self.ended, strict=False):
+            if list(before) != now:
+                raise InvalidInput(
+                    f"in checkpoint {checkpoint}, stage {before[0]!r} has ended after at most {before[1]} iterations; "
+                    f"now it is {now[0]!r} with {now[1]}: give the stages that have ended as they were, and add one."
+                )
 
     def end_stage(self) -> None:
         """Continue with the next stage."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+
+import torch
+from torch import Tensor
 
 from reflectrl.core import Trajectory
 from reflectrl.models.policy import TrainablePolicy
@@ -14,6 +17,7 @@ from reflectrl.players import CountsMisses, Seat
 from reflectrl.rollout import episode_metrics, memory_means
 from reflectrl.rollout.metrics import rating_means
 from reflectrl.rollout.thoughts import thought_means
+from reflectrl.training.batch import StepSample
 from reflectrl.training.divergences import Divergences
 from reflectrl.training.thoughts import Imitation
 
@@ -53,6 +57,21 @@ class Measures:
         self.gaps: list[float] = []
         """Differences of log-probabilities in the rollout and before the first update."""
         self._before = {name: player.misses for name, player in self._counting.items()}
+
+    def went_far(self, target: float | None, gather: Callable[..., list[list[float]]]) -> bool:
+        """Return whether the KL divergence of the last update, averaged over processes, exceeds ``target``."""
+        kl = self.updates[-1][1] if self.updates else 0.0
+        return target is not None and fmean(each for (each,) in gather(kl)) > target
+
+    def add_update(self, samples: Sequence[StepSample], sums: Sequence[Tensor], imitated: float, rate: float) -> float:
+        """Add an update: its (3,) sums of loss, KL and clipped steps per forward pass; return its mean loss."""
+        columns = zip(*torch.stack(list(sums)).tolist(), strict=True)  # one transfer from the device
+        total, kl, clipped = map(sum, columns)
+        fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
+        mean = total / len(samples) + imitated
+        self.updates.append((mean, kl / fresh, clipped / fresh))
+        self.learning_rate = rate
+        return mean
 
     def means(self, fresh: Sequence[Trajectory]) -> dict[str, float]:
         """Return fields of ``Iteration`` for fresh episodes, as means on this process; NaN where unknown."""

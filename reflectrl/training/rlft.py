@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,7 +32,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.thoughts import known
 from reflectrl.training.arguments import (
-    check_rewards,
+    check_seats,
     frozen_reflector,
     language_model,
     layout_and_labels,
@@ -69,6 +68,8 @@ if TYPE_CHECKING:  # peft takes a second to import
 
 class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer):
     """Trainer of the policy by online RL; the other players are frozen.
+
+    A subclass may override ``make_samples``, which estimates advantages, and ``minibatch_loss``.
 
     Args:
         model: name or folder of a causal language model, or a model object of transformers or peft.
@@ -118,14 +119,13 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         )
         self.policy = trainable_policy(lm, labels, args, layout.action_mode)
         self.seats = (*reflecting(frozen_reflector(reflector, args)), *seats)
-        check_rewards(args, self.seats)
+        check_seats(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
         self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
         """Replay buffer: the newest episodes of the current stage that are worth replaying (section 4.4)."""
-        self.iteration = 0
-        self.env_steps = 0
+        self.iteration = self.env_steps = 0
         self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.target else None
         """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
@@ -158,6 +158,12 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             callbacks=[OptimizerStepped(self.optimizer_stepped)],
         )
         self.remove_callback(PrinterCallback)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a subclass that overrides ``compute_loss``, which is never called."""
+        super().__init_subclass__(**kwargs)
+        if "compute_loss" in vars(cls):
+            raise InvalidInput(f"{cls.__name__} has compute_loss, which is never called; override minibatch_loss.")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train or resume, once, like ``transformers.Trainer.train``; the policy then has the weights to keep."""
@@ -206,14 +212,14 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 self.replay.extend(each for each in kept if stage.worth_replaying(each))
                 if replayed and args.baseline == "value":
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
-                samples = step_samples(learned, self.layout, args, replayed)
+                samples = self.make_samples(learned, replayed)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
             if (first := self._first_weights) is not None:
                 samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
             skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
             for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):
-                yield [] if skipped or self._went_far() else minibatch
+                yield [] if skipped or self._measures.went_far(args.target_kl, self._gather) else minibatch
 
             done = self._measure(fresh, len(replayed))
             if args.terms.entropy and self.entropy_coef is not None:
@@ -257,10 +263,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             )  # the environments reset during the update
         return played
 
-    def _went_far(self) -> bool:
-        """Return whether the KL divergence of the last minibatch, averaged over processes, exceeds ``target_kl``."""
-        kl = self._measures.updates[-1][1] if self._measures.updates else 0.0
-        return self.args.target_kl is not None and fmean(each for (each,) in self._gather(kl)) > self.args.target_kl
+    def make_samples(self, fresh: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[StepSample]:
+        """Return one sample per step, with its advantage: first those of ``fresh`` episodes, in order."""
+        return step_samples(fresh, self.layout, self.args, replayed)
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
@@ -326,20 +331,15 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
                 with part("update: forward"), self.compute_loss_context_manager():
                     scores = self.policy.score(forward, model)
-                    loss = self._loss([samples[index] for index in forward.indices], scores)
+                    loss = self.minibatch_loss([samples[index] for index in forward.indices], scores)
                 with part("update: backward"):
                     self.accelerator.backward(loss.total / len(samples))
             watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
-        columns = zip(*torch.stack(watched).tolist(), strict=True)  # one transfer from the device
-        total, kl, clipped = map(sum, columns)
-        fresh = max(1, sum(not sample.replayed for sample in samples))  # the ratio of replayed steps is 1
-        mean = total / len(samples) + imitated
-        self._measures.updates.append((mean, kl / fresh, clipped / fresh))
-        self._measures.learning_rate = float(self.optimizer.param_groups[0]["lr"])
+        mean = self._measures.add_update(samples, watched, imitated, float(self.optimizer.param_groups[0]["lr"]))
         return torch.tensor(mean, device=self.args.device)
 
-    def _loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
-        """Return the loss of ``samples`` with the current policy's ``scores``."""
+    def minibatch_loss(self, samples: Sequence[StepSample], scores: Scores) -> Loss:
+        """Return the loss of ``samples``, as sums over them, with the current policy's ``scores`` (with gradient)."""
         weight = self.args.thought_lambda
         logprobs = scores.logprobs + weight * scores.thought_logprobs
         played = [each.decision.joint_logprob(weight) for each in samples]

@@ -52,6 +52,7 @@ class RLFTCheckpoints(Checkpoints):
             "env_steps": self.env_steps,
             "entropy_coef": self.entropy_coef,
             "stage": self.curriculum.index,
+            "ended": self.curriculum.ended,
             "successes": self.curriculum.successes,
             "failures": self.curriculum.failures,
             "replay": encode(without_images(tuple(self.replay), path, HOLDERS)),
@@ -63,7 +64,12 @@ class RLFTCheckpoints(Checkpoints):
         path.write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
-        """Restore the state that ``write_state`` saved."""
+        """Restore the state that ``write_state`` saved.
+
+        Raises:
+            InvalidInput: a stage that has ended has another name or length now.
+
+        """
         if self._value_head is not None:
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         if self._averaged_weights is not None:
@@ -74,6 +80,7 @@ class RLFTCheckpoints(Checkpoints):
         self.entropy_coef = state["entropy_coef"]
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
+        self.curriculum.check_ended(state.get("ended"), folder)  # older versions did not save it
         rows = with_images(state["replay"], path, str(path), HOLDERS)
         self.replay.extend(trajectory_of(row, str(path)) for row in rows)
         self.imitation.restore(state["thoughts"], path)

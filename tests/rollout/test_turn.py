@@ -198,6 +198,24 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     assert "Memory: example 1\n" in policy.views[1].prompt.text
 
 
+@pytest.mark.parametrize("words", ["Go on.", None, [], ["Go on."]])
+def test_a_player_that_gives_no_utterance_per_view_is_named(words):
+    class Careless:
+        def say(self, views, draws):  # noqa: ARG002
+            return words
+
+    for role in ("memory", "rater"):
+        with pytest.raises(WorkFailed, match=f"the {role}'s player Careless returned .* for 1 views"):
+            play(Seat(role, Careless()))
+
+
+def test_a_seat_needs_a_player_and_a_role_no_second_one():
+    with pytest.raises(InvalidInput, match=r"the seat of the memory was given .*Noting.*not a class"):
+        Seat("memory", Noting)
+    with pytest.raises(InvalidInput, match="2 players were seated as 'memory'"):
+        play(Seat("memory", Noting()), Seat("reflector", Noting()), Seat("memory", Noting()))
+
+
 def test_a_plan_stays_in_view_until_the_end(full_table):
     played, policy, _ = full_table
     assert all("Plan: Words of the planner.\n" in each.prompt.text for each in policy.views)

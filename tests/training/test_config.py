@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
+from reflectrl.players import ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
 
 
@@ -66,6 +68,23 @@ def test_a_reward_that_nobody_gives_is_refused_and_so_is_a_prompt_that_the_model
         run(tmp_path, rewards={"enviroment": 1.0})
     with pytest.raises(InvalidInput, match="the model reads 128 tokens, but max_length=129"):
         run(tmp_path, max_length=129)
+
+
+def test_players_that_would_have_no_effect_are_refused(tmp_path):
+    silent = ScriptedReflector(lambda _: "")
+    with pytest.raises(InvalidInput, match="a rater was seated, but rewards=.* leaves it out"):
+        run(tmp_path, seats=[Seat("rater", silent)])
+    with pytest.raises(InvalidInput, match="no term imitates its thoughts"):
+        run(tmp_path, seats=[Seat("corrector", silent)])
+    with pytest.raises(InvalidInput, match="2 players were seated as 'reflector'"):
+        run(tmp_path, seats=[Seat("reflector", silent)])
+
+
+def test_arguments_are_plain_values_for_trackers(tmp_path):
+    plain = json.loads(config(tmp_path, entropy=0.1).to_json_string())
+    assert plain["stages"][0]["iterations"] == 2
+    assert plain["terms"]["entropy"]["coef"] == 0.1
+    assert plain["learning_rate"] == 3e-3
 
 
 def test_a_trainer_trains_once(tmp_path):

@@ -22,6 +22,20 @@ def episode(rewards, *, success):
 WINDOW = {"success_threshold": 0.5, "window": 2}
 
 
+def test_a_stage_that_has_ended_in_a_checkpoint_cannot_be_made_longer_but_followed(tmp_path):
+    then = Curriculum([Stage("one", 2)])
+    then.end_stage()
+    for stages in ([Stage("one", 2)], [Stage("one", 2), Stage("two", 9)]):
+        now = Curriculum(stages)
+        now.index = then.index
+        now.check_ended(then.ended, tmp_path)
+        now.check_ended(None, tmp_path)
+    now = Curriculum([Stage("one", 4)])
+    now.index = then.index
+    with pytest.raises(InvalidInput, match="'one' has ended after at most 2 iterations; now it is 'one' with 4"):
+        now.check_ended(then.ended, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("stages", "successes", "ends"),
     [

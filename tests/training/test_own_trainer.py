@@ -1,0 +1,93 @@
+"""Subclasses of ``ReflectRLTrainer``: their samples and losses are used, in Python and in a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiny import LABELS, LAYOUT, gpt2, tokenizer
+from tiny_rlft import config
+from trained_runs import play_stages, small_recipe
+
+from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import METRICS
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.players import ExpertReflector
+from reflectrl.training.filtered import FilteredCloning
+from reflectrl.training.rlft import ReflectRLTrainer
+
+CLONING = "rlft.trainer=reflectrl.training.filtered:FilteredCloning"
+"""Override that names the trainer that is shipped as an example."""
+
+
+class Indifferent(ReflectRLTrainer):
+    """Trainer whose loss is that of ours with an additional constant."""
+
+    def minibatch_loss(self, samples, scores):
+        loss = super().minibatch_loss(samples, scores)
+        return replace(loss, total=loss.total + 5.0 * len(samples))
+
+
+def trained(kind, folder):
+    losses, advantages = [], []
+
+    def note(done, fresh):
+        losses.append(done.loss)
+        advantages.append([(episode.success, each) for episode, each in zip(fresh, trainer.advantages, strict=True)])
+
+    trainer = kind(
+        gpt2(),
+        config(folder, episodes=8),
+        tokenizer(),
+        env=NumberLine,
+        reflector=ExpertReflector(),
+        layout=LAYOUT,
+        labels=LABELS,
+        on_iteration=note,
+    )
+    trainer.train()
+    return losses, advantages
+
+
+def test_a_trainer_may_add_to_the_loss(tmp_path):
+    (plain, *_), _ = trained(ReflectRLTrainer, tmp_path / "plain")
+    (more, *_), _ = trained(Indifferent, tmp_path / "more")
+    assert more == pytest.approx(plain + 5.0)
+
+
+def test_a_trainer_may_estimate_advantages(tmp_path):
+    _, iterations = trained(FilteredCloning, tmp_path)
+    episodes = [episode for iteration in iterations for episode in iteration]
+    assert {success for success, _ in episodes} == {True, False}
+    assert all(set(advantages) == {float(success)} for success, advantages in episodes)
+
+
+def test_compute_loss_is_refused():
+    with pytest.raises(InvalidInput, match="compute_loss, which is never called; override minibatch_loss"):
+        type("Hopeful", (ReflectRLTrainer,), {"compute_loss": lambda self, *_: 0.0 * self})
+
+
+@pytest.mark.slow
+def test_a_recipe_trains_with_the_class_that_it_names_and_goes_on_with_no_other(trained_run):
+    (_, ours), (_, theirs) = (list(read_jsonl(trained_run(*how) / METRICS))[0] for how in ((), (CLONING,)))
+    assert ours["success"] == theirs["success"]
+    assert ours["loss"] != theirs["loss"]
+    with pytest.raises(InvalidInput, match='rlft.trainer: ".*FilteredCloning" -> null'):
+        play_stages(small_recipe(), trained_run(CLONING), "rlft")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("no_such_module:Mine", "cannot be imported"),
+        ("reflectrl.training.filtered:Filtered", "cannot be imported"),
+        ("reflectrl.core:Task", "no subclass"),
+        ("reflectrl.core:nearest", "no subclass"),
+        ("FilteredCloning", "rlft.trainer"),
+    ],
+)
+def test_a_name_of_no_trainer_is_refused_before_any_work(name, why, tmp_path):
+    with pytest.raises(InvalidInput, match=why):
+        play_stages(small_recipe(f"rlft.trainer={name}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
