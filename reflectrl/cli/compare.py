@@ -10,7 +10,7 @@ import typer
 from reflectrl.cli.shared import RunFolders
 from reflectrl.cli.terminal import say, warn
 
-Format = Literal["text", "markdown", "json"]
+Format = Literal["text", "markdown", "csv", "json"]
 
 
 def compare(
@@ -21,20 +21,23 @@ def compare(
     policy: Annotated[str, typer.Option(help="Policy of the evaluation.")] = "rlft",
     split: Annotated[str, typer.Option(help="Split of the evaluation.")] = "test",
     mode: Annotated[Literal["sampled", "greedy"], typer.Option(help="How the policy played.")] = "sampled",
+    reflections: Annotated[
+        str | None, typer.Option(help="A control such as blank, or another reflector; default: the recipe's own.")
+    ] = None,
     output: Annotated[Format, typer.Option("--format", help="Form of the table.")] = "text",
 ) -> None:
     """Compare groups of runs over their seeds: mean, interquartile mean, worst run, probability of improvement."""
-    from reflectrl.report.compare import Rows, as_json, as_markdown, print_comparison
+    from reflectrl.report.compare import Rows, as_csv, as_json, as_markdown, print_comparison
     from reflectrl.report.compare import compare as summarise
     from reflectrl.report.runs import read_runs
 
-    summaries, left_out = summarise(read_runs(runs), Rows(policy, split, mode), by)
-    for sentence in left_out:
+    summaries, remarks = summarise(read_runs(runs), Rows(policy, split, mode, reflections), by)
+    for sentence in remarks:
         warn(sentence)
     if output == "text":
         print_comparison(summaries)
     else:
-        say(as_markdown(summaries) if output == "markdown" else as_json(summaries))
+        say({"markdown": as_markdown, "csv": as_csv, "json": as_json}[output](summaries))
 
 
 def list_runs(

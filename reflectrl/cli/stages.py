@@ -162,8 +162,8 @@ def _sweep(
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
     if "rlft" in base.eval.policies:
-        summaries, left_out = compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))
-        for sentence in left_out:
+        summaries, remarks = compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))
+        for sentence in remarks:
             warn(sentence)
         print_comparison(summaries)
 

@@ -17,7 +17,7 @@ from reflectrl.memory import Experience
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.pipeline.console import Advance
+from reflectrl.pipeline.console import Advance, labelled
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
@@ -231,7 +231,7 @@ def run_eval(
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
         evaluation = _Evaluation(recipe, run, account, envs, advance)
         for group in evaluation.empty_groups():
-            report(f"eval               no task that is played has an id that starts with {group!r} (eval.groups)")
+            report(labelled("eval", f"no task that is played has an id that starts with {group!r} (eval.groups)"))
         for name in recipe.eval.policies:
             if name in _FOLDERS:
                 evaluation.model_rows(name)
@@ -248,8 +248,13 @@ def run_eval(
 
 
 def _successes(rows: Sequence[EvalRow]) -> str:
-    """Return the success rate of each policy in its first row, ``success on split test: sft 10%, rlft 40%``."""
-    first = {row.policy: row for row in reversed([row for row in rows if not row.group])}
-    listed = ", ".join(f"{name} {row.metrics.success:.0%}" for name, row in reversed(first.items()))
+    """Return the success rate of each policy in its first row of each split: ``on split test: sft 10%, rlft 40%``."""
+    first: dict[str, dict[str, EvalRow]] = {}
+    for row in (row for row in rows if not row.group):
+        first.setdefault(row.split, {}).setdefault(row.policy, row)
     benchmark = f"{rows[0].benchmark}, " if rows[0].benchmark else ""
-    return f"success on {benchmark}split {rows[0].split}: {listed}"
+    splits = (
+        f"split {split}: {', '.join(f'{name} {row.metrics.success:.0%}' for name, row in policies.items())}"
+        for split, policies in first.items()
+    )
+    return f"success on {benchmark}{'; '.join(splits)}"

@@ -255,16 +255,23 @@ class RunFolder:
         write_text(self.path / RECIPE, text)
 
     @contextmanager
-    def begun(self, recipe: Recipe, stage: str) -> Iterator[None]:
-        """Begin ``stage``; undo that if it is refused (``InvalidInput``) before it has made anything."""
-        new, path = not self.has_begun(stage), self.path / RECIPE
+    def begun(self, recipe: Recipe, stage: str, *, anew: bool = False) -> Iterator[None]:
+        """Begin ``stage``; undo that if it is refused (``InvalidInput``) before it has made anything.
+
+        Begun ``anew``, it replaces what was made with other inputs.
+        """
+        entry, path = self._read().get(stage), self.path / RECIPE
         before = path.read_text(encoding="utf-8") if path.exists() else None
+        if anew:
+            (self.path / unfinished_file(stage)).unlink(missing_ok=True)
         self.begin(recipe, stage)
         try:
             yield
         except InvalidInput:
-            if new and is_main_process() and not self._has_made(stage):
-                self._write({name: entry for name, entry in self._read().items() if name != stage})
+            made = (self.path / unfinished_file(stage)).exists() if anew else self._has_made(stage)
+            if (entry is None or anew) and is_main_process() and not made:
+                others = {name: other for name, other in self._read().items() if name != stage}
+                self._write(others if entry is None else {**others, stage: entry})
                 if before is None:
                     path.unlink()
                 else:

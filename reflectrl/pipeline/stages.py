@@ -136,16 +136,15 @@ def _run_stage(job: _Job, stage: str) -> None:
         same = False
     if not same:
         job.reporter.line(labelled(stage, "inputs changed: evaluating again, in place of the earlier results"))
-        run.forget(stage)
-    if deleted := run.deleted(stage):
+    elif deleted := run.deleted(stage):
         job.reporter.line(labelled(stage, f"{', '.join(deleted)} was deleted: making it again"))
         run.forget(stage)
-    if run.is_done(stage):
+    elif run.is_done(stage):
         job.reporter.line(labelled(stage, f"skipped: done before, {run.done_with(stage)}"))
         return
     if stage == "gen-data" and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
-    begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage)
+    begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage, anew=not same)
     with begun, run.timed(stage):  # a dry run begins nothing, so that the recipe may still change
         is_finished = _work(job, stage)
     if is_finished:

@@ -7,9 +7,11 @@ interval, and the probability of improvement, beside the mean and the worst run.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall, mean_interval
-from reflectrl.report.table import print_line, print_rows
+from reflectrl.report.table import OUTDATED, print_line, print_rows
+from reflectrl.rollout.results import EvalRow
 
 RESAMPLES = 10_000
 """Number of bootstrap samples of an interval, drawn from a fixed seed so that equal runs give equal intervals."""
@@ -35,14 +38,31 @@ class Rows:
     policy: str = "rlft"
     split: str = "test"
     mode: str = "sampled"
+    reflections: str | None = None
+    """A control, or another reflector's name; the recipe's own reflections if absent."""
+
+    def of(self, run: Run) -> dict[str, EvalRow]:
+        """Return the rows of a run, by policy."""
+        of_all_tasks = [row for row in run.rows if row.reflections == self.reflections and not row.group]
+        rows = run.own_rows if self.reflections is None else of_all_tasks
+        return {row.policy: row for row in rows if (row.split, row.mode) == (self.split, self.mode)}
+
+    def __str__(self) -> str:
+        reflections = "" if self.reflections is None else f", reflections {self.reflections}"
+        return f"policy {self.policy}, split {self.split}, mode {self.mode}{reflections}"
 
 
 @dataclass(frozen=True)
 class Score:
-    """Success rate of one run."""
+    """Results of one run."""
 
     run: str
     success: float
+    episode_return: float
+    length: float
+    """Mean steps of an episode."""
+    illegal: float
+    """Fraction of steps with an illegal action."""
     sft: float | None
     """Success rate of the policy before RLFT; ``None`` where it was not evaluated."""
     fall: float | None
@@ -111,31 +131,31 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
         by: ``recipe``, or a recipe key such as ``rlft.gamma`` whose values name the groups.
 
     Returns:
-        The groups, and a sentence about each run that has no such row and is left out.
+        The groups, and a sentence about each run that has no such row and is left out, or whose rows are of an earlier
+        evaluation than its recipe describes.
 
     Raises:
         InvalidInput: no run has such a row, or no recipe has the key ``by``.
 
     """
     groups: dict[str, list[Score]] = {}
-    left_out = []
+    remarks = []
     for name, members in group_runs(runs, by).items():
         for run in members:
             score = _score(run, rows)
             if score is None:
-                left_out.append(
-                    f"{run.name} is left out: its evaluation has no row of policy {rows.policy}, split {rows.split}, "
-                    f"mode {rows.mode}."
-                )
-            else:
-                groups.setdefault(name, []).append(score)
+                remarks.append(f"{run.name} is left out: its evaluation has no row of {rows}.")
+                continue
+            groups.setdefault(name, []).append(score)
+            if run.outdated_rows:
+                remarks.append(f"{run.name}: {OUTDATED}.")
     if not groups:
         raise InvalidInput(
-            f"none of {len(runs)} runs has evaluated policy {rows.policy} on split {rows.split}, mode {rows.mode}; "
-            "choose other --policy, --split or --mode, or run `reflectrl eval` for them."
+            f"none of {len(runs)} runs has a row of {rows}; choose other --policy, --split, --mode or --reflections, "
+            "or run `reflectrl eval` for them."
         )
     first = next(iter(groups.values()))
-    return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], left_out
+    return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], remarks
 
 
 def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
@@ -180,13 +200,19 @@ def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) 
 
 
 def _score(run: Run, wanted: Rows) -> Score | None:
-    found = [row for row in run.own_rows if (row.split, row.mode) == (wanted.split, wanted.mode)]
-    success = {row.policy: row.metrics.success for row in found}
-    if wanted.policy not in success:
+    found = wanted.of(run)
+    if wanted.policy not in found:
         return None
-    fall = largest_fall(run)
-    before = None if wanted.policy == "sft" else success.get("sft")
-    return Score(run.name, success[wanted.policy], before, None if fall is None else fall.points)
+    metrics, fall = found[wanted.policy].metrics, largest_fall(run)
+    return Score(
+        run.name,
+        metrics.success,
+        metrics.episode_return,
+        metrics.length,
+        metrics.illegal,
+        sft=found["sft"].metrics.success if "sft" in found and wanted.policy != "sft" else None,
+        fall=None if fall is None else fall.points,
+    )
 
 
 def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:
@@ -252,6 +278,16 @@ def as_markdown(summaries: Sequence[Summary]) -> str:
     lines = [HEADS, ("---",) * len(HEADS), *map(group_cells, summaries)]
     escaped = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def as_csv(summaries: Sequence[Summary]) -> str:
+    """Return one line per run, for a spreadsheet or pandas, with the fields of ``Score`` after the group."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["group", *(each.name for each in fields(Score))])
+    for summary in summaries:
+        writer.writerows([summary.group, *astuple(score)] for score in summary.scores)
+    return text.getvalue().rstrip("\n")
 
 
 def as_json(summaries: Sequence[Summary]) -> str:

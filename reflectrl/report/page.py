@@ -18,7 +18,7 @@ from reflectrl.report.markup import asset, escaped, shortened, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
-from reflectrl.report.table import FIRST_NUMBER, SUCCESS, cells, columns, played_on, table_rows
+from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows
 from reflectrl.report.trials import with_interval
 from reflectrl.report.verdict import judged_rows, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
@@ -83,6 +83,9 @@ def _table(runs: Sequence[Run]) -> str:
         for run in runs
         if not run.rows
     )
+    waiting += "".join(
+        f'<p class="note">{escaped(f"{run.name}: {OUTDATED}.")}</p>' for run in runs if run.outdated_rows
+    )
     rows = table_rows(runs)
     if not rows:
         return waiting
@@ -99,10 +102,10 @@ def _comparison(runs: Sequence[Run]) -> str:
     """Return the table that ``reflectrl compare`` prints; empty for one run, or where RLFT was not evaluated."""
     if len(runs) == 1 or not (rows := next(filter(None, map(judged_rows, runs)), None)):
         return ""
-    groups, left_out = compare(runs, rows)
+    groups, remarks = compare(runs, rows)
     lines = [list(map(escaped, group_cells(summary))) for summary in groups]
     of = [f"On split {rows.split}."] if any(len(judged_splits(run)) > 1 for run in runs) else []
-    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, (*of, *left_out))))
+    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, (*of, *remarks))))
     return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 

@@ -103,6 +103,11 @@ class Run:
         """The rows of all tasks of a split, with the recipe's own reflections; no controls and no other reflectors."""
         return [row for row in self.rows if row.reflections in (self.reflector, "none") and not row.group]
 
+    @property
+    def outdated_rows(self) -> bool:
+        """True if the rows are of an earlier evaluation than the one that the recipe describes, which is unfinished."""
+        return bool(self.rows) and any(time.name == "eval" and not time.done for time in self.times)
+
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders; one that is given twice is read once.

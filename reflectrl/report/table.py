@@ -15,6 +15,7 @@ from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells, with_interv
 from reflectrl.rollout.results import EvalRow
 
 SUCCESS = "success [95 %]"
+OUTDATED = "the rows are of an earlier evaluation; the last one is not finished: run `reflectrl eval` to continue it"
 FIRST_NUMBER = "episodes"
 """The columns from here on hold numbers; those before hold words."""
 _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
@@ -91,6 +92,8 @@ def print_table(runs: Sequence[Run]) -> None:
     for each in runs:
         if not each.rows:
             print_line(f"{each.name}: not evaluated yet; run `reflectrl eval` for it.")
+        if each.outdated_rows:
+            print_line(f"{each.name}: {OUTDATED}.")
 
 
 def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, bold: Sequence[bool] = ()) -> None:

@@ -127,9 +127,11 @@ def test_tasks_can_be_chosen_by_the_beginning_of_their_ids(run, capsys):
 
 @pytest.mark.parametrize(("change", "fact"), [("split=[test, hidden]", "'hidden'"), ("tasks=[d9/]", "'d9/'")])
 def test_splits_and_tasks_that_there_are_not_are_refused_before_anything_is_played(change, fact, run):
+    before = {name: (run / name).read_bytes() for name in ("recipe.yaml", "stages.json", "eval.jsonl")}
     with pytest.raises(InvalidInput, match=fact):
         go_on(run, f"eval.{change}")
     assert not (run / "eval.partial.jsonl").exists()
+    assert {name: (run / name).read_bytes() for name in before} == before  # the recipe is that of the results
 
 
 # ---- reflectors ------------------------------------------------------------------------------------------------------

@@ -41,12 +41,12 @@ def test_the_statistics_are_those_of_the_hand() -> None:
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> None:
-    (nine, one), left_out = compare(read_runs(runs), Rows())
+    (nine, one), remarks = compare(read_runs(runs), Rows())
     assert [(each.group, each.runs) for each in (nine, one)] == [
         ("number_line-nano rlft.gamma=0.9", 4),
         ("number_line-nano rlft.gamma=1.0", 2),
     ]
-    assert left_out == []
+    assert remarks == []
     assert (nine.mean, nine.iqm, nine.worst) == pytest.approx((0.65, 0.75, 0.2))
     assert nine.worst_run == "gamma0.9-seed3"
     assert nine.half == pytest.approx(3.182 * 0.31091 / 2, abs=1e-4)  # t of three degrees of freedom
@@ -72,6 +72,25 @@ def test_a_group_with_a_run_without_sft_has_no_mean_before_rlft(tmp_path: Path) 
     write_results(alone / "eval.jsonl", [row for row in read_results(alone / "eval.jsonl") if row.policy != "sft"])
     [both], _ = compare(read_runs([taught, alone]), Rows(), by="rlft.gamma")
     assert (both.mean, both.sft, both.over_sft, both.least_gain) == (0.5, None, None, None)
+
+
+def test_controls_are_compared_over_seeds_and_listed_as_csv(runs: list[Path]) -> None:
+    (nine, _), _ = compare(read_runs(runs), Rows(reflections="blank"))
+    assert (nine.runs, nine.mean, nine.sft) == (4, pytest.approx(0.01), None)
+    head, first, *others = reflectrl("compare", *runs, "--format", "csv").out.splitlines()
+    assert head == "group,run,success,episode_return,length,illegal,sft,fall"
+    group, run, success, *_, sft, fall = first.split(",")
+    assert (group, run, success, sft, fall) == ("number_line-nano rlft.gamma=0.9", "gamma0.9-seed0", "0.9", "0.5", "")
+    assert len(others) == len(runs) - 1
+    assert "reflections shuffled; choose" in refused("compare", *runs, "--reflections", "shuffled")
+
+
+def test_rows_of_an_earlier_evaluation_than_the_recipe_describes_are_said_to_be(runs: list[Path]) -> None:
+    (runs[0] / "stages.json").write_text('{"eval": {"done": false, "inputs": {}}}')
+    assert f"{runs[0].name}: the rows are of an earlier evaluation" in reflectrl("compare", *runs).err
+    shown = reflectrl("report", *runs, "--out", runs[0].parent / "report.html")
+    assert shown.out.count("the rows are of an earlier evaluation") == 1
+    assert (runs[0].parent / "report.html").read_text().count("the rows are of an earlier evaluation") == 2
 
 
 def test_a_run_s_name_is_one_cell_of_a_markdown_table(tmp_path: Path) -> None:
