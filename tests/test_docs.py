@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import sys
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -137,11 +139,12 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     registry._TARGETS.pop("corridor", None)  # another test may have imported it
-    names: dict[str, object] = {"__name__": "corridor_page"}
+    page = ModuleType("corridor_page")
+    monkeypatch.setitem(sys.modules, page.__name__, page)  # as a script is the module __main__
     blocks = PYTHON.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
-        exec(compile(block, "python.md", "exec"), names)
+        exec(compile(block, "python.md", "exec"), vars(page))
     printed = capsys.readouterr().out
     assert len(re.findall(r"^\d+ [\d.]+ -?[\d.]+$", printed, re.MULTILINE)) == 4
     assert "rlft sampled" in printed

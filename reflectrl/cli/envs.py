@@ -26,12 +26,14 @@ def check(
     if name is None:
         raise InvalidInput("no environment was given; expected a name, or --list to see them.")
     env = make_env(name, **read_options(options or []))
-    check_env(env)
+    remarks = check_env(env)
     sizes = {split: len(env.any_tasks(split)) for split in env.splits}
     counts = ", ".join(f"{size} {split}" for split, size in sizes.items())
     say(f"{name}: every check passed ({counts} tasks; horizon {env.horizon}).")
     if missing := [split for split, size in sizes.items() if not size]:
         say(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
+    for remark in remarks:
+        say(remark)
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.layout import DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
-from reflectrl.core.settings import mistakes, refusal
+from reflectrl.core.settings import misplaced_booleans, mistakes, refusal
 from reflectrl.core.stop import tell_user
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ def load_saved_recipe(path: Path) -> Recipe:
 
 
 def _checked(name_or_path: str, source: _Source) -> Recipe:
-    problems = source.problems
+    problems = [*source.problems, *misplaced_booleans(Recipe, source.values)]
     try:
         recipe = Recipe.model_validate(source.values)
     except ValidationError as error:
-        problems = problems + mistakes(error, Recipe, source.values)
+        problems += mistakes(error, Recipe, source.values)
     if problems:
         raise refusal(f"recipe {name_or_path!r}", problems)
     return recipe
@@ -271,11 +271,26 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
         return source
     base = _read(parent, folder, above)
+    _leave_environment(base.values, source.values)
     merged = _merge(base.values, source.values)
     notes = drop_foreign_prices(
         base.values, merged, lambda where: section_at(source.values, where).get("price", ABSENT)
     )
     return _Source(merged, base.problems + source.problems, base.notes + notes)
+
+
+def _leave_environment(base: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Remove options from ``base`` if ``change`` is about another environment, which has other options."""
+    name = section_at(change, "env").get("name")
+    if name is None or name == section_at(base, "env").get("name"):
+        return
+    for section, key in ((section_at(base, "env"), "options"), (section_at(base, "eval"), "env")):
+        if isinstance(section, dict):
+            section.pop(key, None)
+    stages = section_at(base, "rlft").get("stages")
+    for stage in stages if isinstance(stages, list) else ():
+        if isinstance(stage, dict):
+            stage.pop("env", None)
 
 
 def _is_file(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, SupportsFloat
 
@@ -104,17 +104,18 @@ def _check_hints(env: NatLangEnv) -> None:
         )
 
 
-def _check_expert(env: NatLangEnv, task: Task) -> None:
-    """Check that the expert does not call its own actions mistakes."""
+def _check_expert(env: NatLangEnv, task: Task) -> bool | None:
+    """Check that the expert does not call its own actions mistakes; return its success, ``None`` if it stops acting."""
     env.reset(seed=0, options={"task": task})
     while (action := env.hints().action) is not None:
-        _, _, terminated, truncated, _ = env.step(action)
+        _, _, terminated, truncated, info = env.step(action)
         _need(
             env.hints().mistaken is not True,
             f"{env.name}: mistaken() says True after expert()'s own {action!r} in task {task.id!r}; expected False.",
         )
         if terminated or truncated:
-            return
+            return bool(info["success"])
+    return None
 
 
 def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[tuple[Observation, str, Outcome]]:
@@ -128,6 +129,10 @@ def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[t
             _check_hints(env)
         action = rng.choice(before.actions)
         _, reward, terminated, truncated, info = env.step(action)
+        _need(
+            {"success", "illegal"} <= info.keys(),
+            f"{env.name}: step() reports no success; write start() and act(), and leave reset() and step() alone.",
+        )
         yield before, action, Outcome(reward, terminated, info["success"], info["illegal"])
         if terminated or truncated:
             return
@@ -173,8 +178,11 @@ class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
         return super().step(action if action in legal else legal[0])
 
 
-def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
+def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
     """Check ``env`` on up to ``episodes`` random tasks of each split, then with gymnasium's own checker.
+
+    Returns:
+        Remarks on an expert that fails, or does not always act; both are allowed.
 
     Raises:
         InvalidInput: a check failed; the message describes the first fault that was found.
@@ -183,21 +191,22 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> None:
     if not isinstance(env, NatLangEnv):
         raise InvalidInput(f"check_env was given {env!r}; expected an environment, such as make_env('number_line').")
     try:
-        _check(env, episodes)
+        return _check(env, episodes)
     except EnvFailed as failed:
         raise InvalidInput(f"{failed.where}: it {failed.what}; fix the environment.") from failed
 
 
-def _check(env: NatLangEnv, episodes: int) -> None:
+def _check(env: NatLangEnv, episodes: int) -> list[str]:
     _check_author(env)
     _check_splits(env)
     rng = random.Random(0)
+    expert = []
     for split in env.splits:
         tasks = list(env.any_tasks(split))
         for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
             _check_episodes(env, task, seed=number)
             _check_snapshot(env, task)
-            _check_expert(env, task)
+            expert.append(_check_expert(env, task))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns about text spaces; only its errors matter
@@ -206,3 +215,18 @@ def _check(env: NatLangEnv, episodes: int) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever gymnasium finds is the environment's fault
         raise InvalidInput(f"{env.name}: gymnasium's check_env says: {error}") from error
+    return _remarks(expert)
+
+
+def _remarks(expert: Sequence[bool | None]) -> list[str]:
+    """Return remarks on the successes of the expert in the episodes that it played; ``None``: it stopped acting."""
+    silent, failed = expert.count(None), expert.count(False)
+    remarks = []
+    if 0 < silent < len(expert):
+        remarks.append(
+            f"The expert stops acting in {silent} of {len(expert)} episodes; data.teacher=expert needs an action in "
+            "every state."
+        )
+    if failed:
+        remarks.append(f"The expert succeeds in {len(expert) - silent - failed} of {len(expert) - silent} episodes.")
+    return remarks

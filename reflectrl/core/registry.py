@@ -79,7 +79,10 @@ def env_class(name: str) -> type[NatLangEnv]:
     name = name.partition(":")[0]
     target = _TARGETS.get(name) or _plugins().get(name)
     if target is None:
-        raise InvalidInput(f"environment {name!r} is unknown; {nearest(name, env_names())}")
+        raise InvalidInput(
+            f"environment {name!r} is unknown; {nearest(name, env_names())} One of your own is known after "
+            "register_env in the same program, or once its package is installed (entry point reflectrl.envs)."
+        )
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         with _foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported"):

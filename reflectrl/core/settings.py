@@ -11,7 +11,7 @@ import inspect
 import itertools
 import reprlib
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
 
@@ -91,6 +91,27 @@ def descriptions(section: type) -> dict[str, str]:
             if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
                 found[ast.unparse(before.target)] = inspect.cleandoc(ast.literal_eval(after.value))
     return found
+
+
+def misplaced_booleans(section: type, values: Any, where: str = "") -> Iterator[str]:
+    """Yield a line for each boolean, such as YAML's ``yes``, in place of a number; pydantic takes it for 0 or 1."""
+    known = settings_fields(section)
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        if key not in known:
+            continue
+        kinds, inner = _kinds(known[key].annotation), section_of(known[key].annotation)
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            yield f"{where}{key}: given {value}; expected a number."
+        if inner is not None:
+            listed = enumerate(value) if isinstance(value, list) else [("", value)]
+            for place, each in listed:
+                yield from misplaced_booleans(inner, each, f"{where}{key}.{place}{'.' * (place != '')}")
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the parts of a field's type, ``{int, None}`` for ``Annotated[int, Ge(0)] | None``."""
+    parts = get_args(annotation)
+    return set().union(*map(_kinds, parts)) if parts else {annotation} if inspect.isclass(annotation) else set()
 
 
 def section_of(annotation: Any) -> type | None:

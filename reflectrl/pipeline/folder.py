@@ -28,6 +28,7 @@ from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import encode
 from reflectrl.core.layout import (
     BASE,
+    CALLS,
     COMPUTE,
     LEDGER,
     LOCK,
@@ -42,6 +43,7 @@ from reflectrl.core.layout import (
 )
 from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
+from reflectrl.endpoint.journal import REPLIES
 from reflectrl.pipeline.inputs import changed_inputs, stage_inputs
 
 _SECONDS = ("wall_seconds", "cpu_seconds")
@@ -225,6 +227,8 @@ class RunFolder:
         entry = self._read().get(stage)
         if entry is None:
             return
+        if stage == "gen-data" and not (entry.get("done") or self._has_made(stage) or self._has_replies()):
+            return  # such as an address at which no endpoint is
         if changed := changed_inputs(recipe, stage, entry["inputs"]):
             listed = "; ".join(f"{key}: {json.dumps(then)} -> {json.dumps(now)}" for key, then, now in changed[:5])
             with version_errors(self.path):
@@ -285,6 +289,9 @@ class RunFolder:
             return True
         # every start of a stage writes the base models again, so they are no work that was done
         return any(name != COMPUTE and not name.startswith(BASE) for name, _ in products(self.path, stage))
+
+    def _has_replies(self) -> bool:
+        return any((self.path / CALLS).glob(f"*/{REPLIES}"))
 
     def threads(self, stage: str, count: int) -> int:
         """Return the number of torch threads that ``stage`` was begun with; a stage that begins now gets ``count``."""

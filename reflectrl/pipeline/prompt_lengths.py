@@ -37,16 +37,21 @@ _log = logging.getLogger(__name__)
 def _check(
     player: str,
     lm: LanguageModel,
-    max_length: int,
-    reflection: int,
-    written: int,
+    limit: tuple[str, int],
+    tokens: Mapping[str, int],
     prompts: Sequence[Prompt],
     shown: str,
 ) -> None:
     """Check the longest of ``prompts``.
 
-    A reflection of ``reflection`` tokens is still to be added to a policy's prompt, and ``written`` tokens follow a
-    prompt. ``shown`` says how to show less.
+    Args:
+        player: player that reads the prompts.
+        lm: its model.
+        limit: the recipe key of the model's maximum length, and its value.
+        tokens: number of tokens that each player writes: ``player`` after its prompt, others in it.
+        prompts: prompts, without the words of others.
+        shown: how to show less.
+
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
 
@@ -55,21 +60,23 @@ def _check(
 
     bare = (replace(prompt, history=()) for prompt in prompts)
     longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
-    cure = f"raise model.max_length, lower players.{player}.max_new_tokens, or {shown}"
-    limit = max_length - written
+    key, max_length = limit
+    writing = [f"lower players.{name}.max_new_tokens" for name, count in tokens.items() if count]
+    cure = f"{', '.join([f'raise {key}', *writing])}, or {shown}"
+    left = max_length - tokens.get(player, 0)
     for prompt in longest:
         least = min(count(prompt.shortest), count(prompt))
-        if least > limit:
+        if least > left:
             raise InvalidInput(
                 f"the {player}'s prompt of a state has {least} tokens without anything that may be cut, but "
-                f"model.max_length={max_length} leaves it {limit}; {cure}."
+                f"{key}={max_length} leaves it {left}; {cure}."
             )
-    added = reflection + written
+    added = sum(tokens.values())
     most = max(map(count, longest), default=0) + added
     if most > max_length:
         _log.warning(
             f"the {player}'s longest prompt that was found takes {most} tokens without history, {added} of them "
-            f"for what players write, but model.max_length={max_length}: longer ones will be cut. To "
+            f"for what players write, but {key}={max_length}: longer ones will be cut. To "
             f"show all, {cure}."
         )
 
@@ -117,9 +124,11 @@ def check_prompt_lengths(
     speaks = 0 if reflector.player in ("none", "expert") else reflector.max_new_tokens
     thinks = 0 if layout.action_mode == "enumerated" else run_players.recipe.players.policy.max_new_tokens
     for player, lm in models.items():
-        reflection, written = (0, speaks) if player == "reflector" else (speaks, thinks)
+        tokens = {"reflector": speaks} if player == "reflector" else {"reflector": speaks, "policy": thinks}
+        own = player == "reflector" and run_players.recipe.reflector_model is not None
+        limit = f"{'reflector_model' if own else 'model'}.max_length", run_players.section(player).max_length
         shown = "have the environment" + (" or the memory (its max_chars)" if recalling else "") + " show less"
-        _check(player, lm, run_players.section(player).max_length, reflection, written, prompts[player], shown)
+        _check(player, lm, limit, tokens, prompts[player], shown)
 
 
 def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[str, int], mode: ActionMode) -> None:

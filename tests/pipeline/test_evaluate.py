@@ -78,7 +78,8 @@ def test_zero_shot_is_the_untrained_policy_without_reflections(run) -> None:
 
 
 def test_each_split_and_group_is_played_once_and_shown_by_itself(run, finished, capsys):
-    go_on(run, "eval.split=[validation, test]", "eval.groups=[0-, 2-]")
+    said = go_on(run, "eval.split=[validation, test]", "eval.groups=[0-, 2-]")
+    assert re.search(r"success on split validation: random \d+%, rlft \d+%; split test: random \d+%, rlft \d+%", said)
     rows = rows_of(run)
     assert [(row.policy, row.split, row.group) for row in rows] == list(
         product(("random", "rlft"), ("validation", "test"), ("", "0-", "2-"))
