@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config import Recipe, check_recipe, load_recipe, load_saved_recipe
-from reflectrl.core import layout
+from reflectrl.core import InvalidInput, layout
 from reflectrl.pipeline import run_stages
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -53,6 +53,8 @@ class Run:
         reporter: Reporter | None = None,
     ) -> None:
         self.path = Path(path)
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise InvalidInput(f"overrides={overrides!r} was given; expected a mapping such as {{'rlft.gamma': 0.9}}.")
         given = load_saved_recipe(self.path / layout.RECIPE) if recipe is None else recipe
         changes = [
             f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in (overrides or {}).items()

@@ -214,7 +214,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
         """
         if self._ended:
-            raise InvalidInput(f"step of {self.name!r} was called after the episode had ended; call reset first.")
+            raise InvalidInput(f"step of {self.name!r} was called before reset or after the episode's end; call reset.")
         legal = self.observation.actions
         if action not in legal:
             raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")

@@ -14,7 +14,7 @@ from typing import Any
 from reflectrl.core.chat import DECORATION, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_text
+from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_text, without_thinking
 
 WAYS = ("schema", "grammar", "logprobs", "text")
 """Ways to constrain a reply, from the one that most servers support to the one that every server does."""
@@ -104,15 +104,15 @@ def fields(way: str, chat: Messages) -> dict[str, Any]:
 
 def _of_schema(completion: Any, labels: tuple[str, ...]) -> str | None:
     try:
-        label = str(json.loads(completion["choices"][0]["message"]["content"])["label"])
-    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        label = str(json.loads(_text(completion))["label"])
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return label if label in labels else None
 
 
 def _text(completion: Any) -> str:
     try:
-        return str(completion["choices"][0]["message"]["content"])
+        return without_thinking(str(completion["choices"][0]["message"]["content"]))
     except (IndexError, KeyError, TypeError):
         return ""
 

@@ -97,12 +97,17 @@ def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
     if refusal or finish == "content_filter":
         reason = safe(str(refusal or "finish_reason content_filter"))
         raise UnusableReply(f"the model refused: {reason}.", answered=True)
-    if isinstance(text, str):  # without the thinking of a model whose server does not separate it
-        text = text.rpartition(_END_OF_THINKING)[2].strip()
+    if isinstance(text, str):
+        text = without_thinking(text).strip()
     if not isinstance(text, str) or not text or text.startswith("<think>"):
         advice = f"finish_reason {finish}; for 'length', raise max_tokens"
         raise UnusableReply(f"its reply is empty ({advice}).", answered=True)
     return Text(text, cut=finish == "length")
+
+
+def without_thinking(text: str) -> str:
+    """Return a reply without the finished thinking of a model whose server does not separate it."""
+    return text.rpartition(_END_OF_THINKING)[2]
 
 
 def read_tokens(completion: Any) -> Tokens:

@@ -1,11 +1,13 @@
-"""Checks of the runs whose reflectors ``eval.reflectors`` names."""
+"""Checks of the players that an evaluation adds: reflectors of other runs, and the environment's expert."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
+from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT
 from reflectrl.pipeline.folder import read_recipe
@@ -52,3 +54,29 @@ def check_reflectors(recipe: Recipe) -> None:
     for section in recipe.eval.reflectors:
         if section.run is not None:
             reflector_recipe(section.name, Path(section.run), recipe)
+
+
+def check_expert(recipe: Recipe, run: Path) -> None:
+    """Refuse an evaluation by an expert who says nothing where the first task of a split begins.
+
+    Tasks that gen-data makes are not checked.
+
+    Raises:
+        InvalidInput: the expert says nothing there.
+
+    """
+    asked = {"eval.policies": "expert" in recipe.eval.policies, "eval.controls": "expert" in recipe.eval.controls}
+    if recipe.dataset or not any(asked.values()):
+        return
+    with contextlib.closing(recipe_env(recipe, run, recipe.eval.env)) as env:
+        for split in recipe.eval.splits:
+            task = env.split_tasks(split)[0]
+            env.reset(seed=0, options={"task": task})
+            hints = env.hints()
+            said = {"eval.policies": hints.action, "eval.controls": hints.reflection}
+            for key in (key for key, is_asked in asked.items() if is_asked and said[key] is None):
+                raise InvalidInput(
+                    f"{key} has 'expert', but the expert of environment {env.name!r} says nothing at the start of task "
+                    f"{task.id!r}; write {'expert()' if key == 'eval.policies' else 'reflection()'} for every state, "
+                    f"or leave 'expert' out of {key}."
+                )

@@ -21,7 +21,7 @@ from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
-from reflectrl.pipeline.reflectors import check_reflectors
+from reflectrl.pipeline.reflectors import check_expert, check_reflectors
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.players import RunPlayers
@@ -88,6 +88,8 @@ def run_stages(
         check_reflectors(recipe)
     if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):
         _check_models(recipe, RunFolder(run_dir))  # now, not after hours of gen-data
+        if "eval" in stages:
+            check_expert(recipe, run_dir)
     _see_one_gpu()
     job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):

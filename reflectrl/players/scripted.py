@@ -74,7 +74,7 @@ class ExpertPolicy(ReadsHints):
         """Return the expert's action for each view, with probability 1.
 
         Raises:
-            InvalidInput: the environment has no expert.
+            InvalidInput: the environment has no expert, or it says nothing in this state.
 
         """
         decisions = []
@@ -82,7 +82,8 @@ class ExpertPolicy(ReadsHints):
             action = _hints(view).action
             if action is None:
                 raise InvalidInput(
-                    "the expert was asked to play an environment that has none; write its expert() method."
+                    "the expert was asked to act in a state in which expert() says nothing; write it for every state, "
+                    "or leave the expert out (eval.policies)."
                 )
             index = view.menu.actions.index(action)
             certain = tuple(float(i == index) for i in range(len(view.menu.actions)))
@@ -157,5 +158,8 @@ class ExpertReflector(ReadsHints):
         """
         said = [_hints(view).reflection for view in views]
         if None in said:
-            raise InvalidInput("the expert was asked to reflect in an environment without expert() and reflection().")
+            raise InvalidInput(
+                "the expert was asked to reflect on a state about which expert() and reflection() say nothing; write "
+                "one of them for every state, or leave the expert out (eval.controls)."
+            )
         return [Utterance(text or "") for text in said]

@@ -74,12 +74,13 @@ def model_card(card: Card) -> str:
         "curriculum": _curriculum(card.recipe, card.run),
         "limits": (f"- {line}" for line in _limits(card)),
     }
+    packaged = card.adapter and package_of(card.recipe.model.name) is not None
     example = _EXAMPLE if card.recipe.prompt.action_mode == "enumerated" else _WRITES
     return Template(asset("card.md.tmpl")).substitute(
         {name: "\n".join(lines) for name, lines in parts.items()},
         metadata=yaml.safe_dump(_metadata(card), sort_keys=False),
         name=markdown(card.recipe.name),
-        example=example.format(peft=" and peft" if card.adapter else ""),
+        example=example.format(peft=" and peft" if card.adapter else "", folder=" FOLDER" if packaged else ""),
         play="" if card.recipe.dataset else "reflectrl play --run FOLDER\n",  # questions need files, not exported
     )
 
@@ -88,7 +89,7 @@ _EXAMPLE = """\
 `example.py` beside this file plays one step of a real episode with plain transformers{peft}, without reflectrl:
 
 ```
-python example.py
+python example.py{folder}
 ```
 
 The policy answers with one token, the label of an action: of the logits after the prompt, only those of the menu's

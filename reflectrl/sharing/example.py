@@ -44,7 +44,8 @@ _WEIGHTS = (
 _PACKAGE = (
     "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer",
     """\
-# the folder that this prints: reflectrl models get '{base}'
+if len(sys.argv) != 2:
+    sys.exit("usage: python example.py FOLDER, with the folder that this prints: reflectrl models get '{base}'")
 base = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 if len(tokenizer) > base.get_input_embeddings().num_embeddings:
     base.resize_token_embeddings(len(tokenizer))
