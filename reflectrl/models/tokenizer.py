@@ -10,7 +10,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from reflectrl.core import InvalidInput
 from reflectrl.prompts import labels as label_names
 from reflectrl.prompts.format import ACTION_CUE
-from reflectrl.prompts.menu import MAX_LETTERS
 
 PAD, EOS = "<|pad|>", "<|eos|>"
 
@@ -89,18 +88,12 @@ def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list
             raise InvalidInput(
                 f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} writes the label {label!r} as "
                 f"{tokenizer.convert_ids_to_tokens(row)} after {ACTION_CUE!r}; a label must be one token of its own: "
-                f"{_other_labels(labels)}."
+                "set prompt.labels=letters, or prompt.labels=added to add tokens."
             )
     found = [row[-1] for row in ids]
     if len(set(found)) < len(found):
         raise InvalidInput(
             f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} gives the labels {list(labels)} the tokens "
-            f"{found}, not all different: {_other_labels(labels)}."
+            f"{found}, not all different: set prompt.labels=letters, or prompt.labels=added to add tokens."
         )
     return found
-
-
-def _other_labels(labels: Sequence[str]) -> str:
-    """Return how to choose other labels, of which there are as many as ``labels``."""
-    letters = "prompt.labels=letters, or " if len(labels) <= MAX_LETTERS else ""
-    return f"set {letters}prompt.labels=added to add tokens"

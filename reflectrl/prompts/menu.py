@@ -14,8 +14,6 @@ from reflectrl.core import InvalidInput, nearest
 
 LABEL_KINDS = ("numbers", "letters", "added")
 _ALPHABET = string.ascii_uppercase + string.ascii_lowercase
-MAX_LETTERS = len(_ALPHABET)
-"""Largest menu with labels of the kind "letters"."""
 
 
 def labels(kind: str, count: int) -> tuple[str, ...]:
@@ -31,9 +29,9 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
         return tuple(f"<|{number}|>" for number in range(count))
     if kind != "letters":
         raise InvalidInput(f"labels {kind!r} is unknown; {nearest(kind, LABEL_KINDS)}")
-    if count > MAX_LETTERS:
+    if count > len(_ALPHABET):
         raise InvalidInput(
-            f"a menu of {count} actions was given but labels=letters has {MAX_LETTERS}; use prompt.labels=added."
+            f"a menu of {count} actions was given but labels=letters has {len(_ALPHABET)}; use prompt.labels=added."
         )
     return tuple(_ALPHABET[:count])
 

@@ -349,7 +349,7 @@ def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_pat
     scores = policy.score(part)
     logprobs = (scores.logprobs + weight * scores.thought_logprobs).tolist()
     expected = -sum(each.advantage * logprob for each, logprob in zip(samples, logprobs, strict=True))
-    assert trainer._loss(samples, scores).total.item() == pytest.approx(expected, abs=1e-4)
+    assert trainer.minibatch_loss(samples, scores).total.item() == pytest.approx(expected, abs=1e-4)
     assert max(trainer._measures.gaps) < 1e-4
 
 

@@ -140,7 +140,7 @@ def test_a_snapshot_outlives_another_game_another_environment_and_the_end(env):
     assert (env.observation, env.hints()) == seen
     for _ in range(2):  # by replay after another game, and at once
         env.restore(end)
-        with pytest.raises(InvalidInput, match="had ended"):
+        with pytest.raises(InvalidInput, match="after the episode's end"):
             env.step(env.observation.actions[0])
 
 
