@@ -36,6 +36,8 @@ def test_a_run_returns_what_each_stage_made_and_again_when_it_is_done_and_its_ag
     assert rl.Run(run.path).recipe == run.recipe  # a folder is opened with the recipe that it was started with
     with pytest.raises(InvalidInput, match="seed"):
         rl.Run(run.path, overrides={"seed": 7}).gen_data()
+    with pytest.raises(InvalidInput, match="expected a mapping"):
+        rl.Run(run.path, overrides=["seed=7"])  # type: ignore[arg-type]
 
 
 def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def check_expert(recipe: Recipe, run: Path) -> None:
             said = {"eval.policies": hints.action, "eval.controls": hints.reflection}
             for key in (key for key, is_asked in asked.items() if is_asked and said[key] is None):
                 raise InvalidInput(
-                    f"{key} has 'expert', but the expert of environment {env.name!r} says nothing at the start of task "
+                    f"{key} has 'expert', but the expert of environment {recipe.env.name!r} says nothing at the start of task "
                     f"{task.id!r}; write {'expert()' if key == 'eval.policies' else 'reflection()'} for every state, "
                     f"or leave 'expert' out of {key}."
                 )

@@ -40,6 +40,17 @@ def kept(runs: Path) -> int:
     return len((runs / "run" / "calls" / "teacher" / "replies.jsonl").read_text().splitlines())
 
 
+def test_settings_with_which_no_reply_came_can_be_corrected(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
+    endpoint.faults.extend(["404"] * 100)
+    wrong = gen_data(endpoint, tmp_path, "data.endpoint.model=wrong", "data.samples=10")
+    assert (wrong.code, "data.endpoint.model" in wrong.err or "endpoint.model" in wrong.err) == (1, True)
+    endpoint.faults.clear()
+    right = gen_data(endpoint, tmp_path, "data.endpoint.model=gpt-4o", "data.samples=10")
+    assert right.code == 0, right.err
+    later = gen_data(endpoint, tmp_path, "data.endpoint.model=other", "data.samples=10")
+    assert (later.code, "begun with other inputs" in later.err) == (2, True)
+
+
 @pytest.mark.slow
 def test_a_dry_run_asks_nothing_and_a_limit_on_the_cost_is_kept(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     dry = gen_data(endpoint, tmp_path, "--dry-run")

@@ -36,6 +36,39 @@ def test_extends_merges_mappings_replaces_everything_else_and_null_clears(tmp_pa
     assert recipe.data == load_recipe("dangerous_taxi/nano").data
 
 
+def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> None:
+    base = write(
+        tmp_path,
+        "extends: dangerous_taxi/nano\neval: {env: {horizon: 9}}\n"
+        "rlft: {stages: [{name: a, iterations: 1, env: {stage: pickup}}]}\n",
+        "base.yaml",
+    )
+    other = load_recipe(
+        write(tmp_path, f"extends: {base}\nenv: {{name: number_line, options: {{size: 5}}}}\neval: {{split: test}}\n")
+    )
+    assert other.rlft is not None
+    assert (other.env.options, other.eval.env, other.rlft.stages[0].env) == ({"size": 5}, {}, {})
+    check_recipe(other)
+    same = load_recipe(write(tmp_path, f"extends: {base}\nenv: {{name: dangerous_taxi}}\n"))
+    assert (same.env.options, same.eval.env) == ({"stage": "pickup"}, {"horizon": 9})
+
+
+def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
+    text = MINIMAL + "seed: yes\ndata: {samples: on}\nrlft: {gamma: no, stages: [{name: a, iterations: true}]}\n"
+    with pytest.raises(InvalidInput) as caught:
+        load_recipe(write(tmp_path, text), ["prompt.history=true", "eval.greedy=yes"])
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        f"{key}: given {value}; expected a number."
+        for key, value in {
+            "seed": True,
+            "data.samples": True,
+            "rlft.gamma": False,
+            "rlft.stages.0.iterations": True,
+            "prompt.history": True,
+        }.items()
+    ]
+
+
 def test_overrides_reach_into_mappings_and_lists() -> None:
     recipe = load_recipe(
         "dangerous_taxi/nano",

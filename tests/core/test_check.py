@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from corridor import corridor
@@ -23,6 +24,14 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task,
 def test_a_good_environment_passes(replaced):
     for _ in range(5 if "observe" in replaced else 1):  # gymnasium's checker samples in one state, plays in another
         check_env(corridor(**replaced))
+
+
+def test_an_expert_that_fails_or_stops_acting_is_remarked_on():
+    assert check_env(corridor()) == check_env(corridor(expert=lambda _: None)) == []
+    [failing] = check_env(corridor(expert=lambda self: "left" if self.room else "right"))
+    assert re.fullmatch(r"The expert succeeds in 0 of \d+ episodes\.", failing)
+    [silent] = check_env(corridor(expert=lambda self: "right" if self.room else None))
+    assert re.match(r"The expert stops acting in \d+ of \d+ episodes; data\.teacher=expert needs", silent)
 
 
 def test_further_splits_are_played_as_well():
@@ -116,6 +125,7 @@ FAULTS = {
     "success without an end": ({"act": lambda *_: Outcome(1.0, success=True)}, "success"),
     "an episode without an end": ({"step": step_without_an_end}, "horizon of 5"),
     "steps after the end": ({"step": step_that_goes_on}, "step()"),
+    "a step of gymnasium": ({"step": lambda *_: ("x", 1.0, True, False, {})}, "step() reports no success"),
     "an __init__ without its base's": ({"__init__": init_without_its_base_s}, "super().__init__(horizon=...)"),
     "a foreign space": ({"__init__": init_with_a_foreign_space}, "gymnasium"),
 }

@@ -17,6 +17,7 @@ from reflectrl.endpoint.labels import WAYS, LabelWays, fields, read_leniently
 from reflectrl.endpoint.replies import Text
 
 ACTIONS = ("go to drawer 1", "go to drawer 10", "pick up")
+THOUGHT = "<think>1 or 2?</think>\n"
 WAY = {"response_format": "schema", "grammar": "grammar", "logprobs": "logprobs"}
 
 
@@ -46,7 +47,8 @@ class LabelServer(ScriptedEndpoint):
 
     def completion(self, chat: Chat) -> dict[str, Any]:
         obeyed = self.ways[-1] == self.obeys
-        self.reply = lambda _: {"schema": '{"label": "1"}', "grammar": "1"}[self.obeys] if obeyed else self.says
+        answers = {"schema": f'{THOUGHT}{{"label": "1"}}', "grammar": "1"}
+        self.reply = lambda _: answers[self.obeys] if obeyed else self.says
         if not obeyed or self.obeys != "logprobs":
             return super().completion(chat)
         top = [{"token": "You", "logprob": -1.0}, {"token": " 0", "logprob": -3.0}, {"token": "1", "logprob": -2.0}]

@@ -64,6 +64,10 @@ def test_every_stage_and_the_export_name_the_package(packaged, lora, dtype, tmp_
     if lora != "null":
         assert json.loads(adapted.read_text())["base_model_name_or_path"] == packaged
         assert packaged in (folder / "example.py").read_text()
+        assert "python example.py FOLDER\n" in (folder / "README.md").read_text()
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit, match="usage: python example.py FOLDER"):
+            runpy.run_path(str(folder / "example.py"))
         arguments.append(local_name(packaged))
     monkeypatch.setattr(sys, "argv", arguments)
     capsys.readouterr()

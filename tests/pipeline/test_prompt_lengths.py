@@ -35,6 +35,7 @@ def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(
     assert warnings(caplog) == []
     play_stages(recipe(tmp_path), tmp_path / "run")
     assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
+    assert all("raise model.max_length, lower players.reflector.max_new_tokens, or have" in w for w in warnings(caplog))
     _, played = read_trajectories(tmp_path / "run" / "trajectories" / "eval-rlft-local-sampled.jsonl")
     assert max(len(turn.observation.text) for episode in played for turn in episode.turns) > 72  # digits are tokens
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -57,7 +58,7 @@ def test_prompts_that_cannot_be_cut_to_fit_are_refused_before_anything_is_traine
     stages = json.dumps([{"name": "main", "iterations": 1}, later])
     wordy = recipe(tmp_path, f"rlft.stages={stages}", f"env.workers={workers}")
     play_stages(wordy, tmp_path / "run", "gen-data")
-    with pytest.raises(InvalidInput, match=r"\d+ tokens .*model\.max_length=72"):
+    with pytest.raises(InvalidInput, match=r"\d+ tokens .*; raise model\.max_length, lower players\.reflector\."):
         play_stages(wordy, tmp_path / "run", "sft")
     assert not (tmp_path / "run" / "reflector").exists()
 

@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
+from faulty import restored_registry
 from prepared_runs import results
 from run_folders import forget_digests
 from trained_runs import SMALL, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
 from reflectrl.config import load_recipe
-from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core import InvalidInput, WorkFailed, register_env
 from reflectrl.data_gen.generate import Spending
 from reflectrl.data_gen.rows import Row, write_rows
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.sft import training_rows, wanted_players
@@ -218,6 +220,28 @@ def test_a_stage_that_is_refused_at_once_leaves_no_recipe_behind(tmp_path, monke
         run_stages(small_recipe("data.teacher=openai"), tmp_path, ("gen-data",))
     assert not (tmp_path / "recipe.yaml").exists()
     assert not RunFolder(tmp_path).has_begun("gen-data")
+
+
+class Undecided(NumberLine):
+    """NumberLine whose expert says nothing."""
+
+    def expert(self):
+        return None
+
+    def reflection(self):
+        return None
+
+
+@pytest.mark.parametrize(("key", "method"), [("policies", r"expert\(\)"), ("controls", r"reflection\(\)")])
+def test_an_expert_that_the_evaluation_needs_is_asked_before_gen_data(key, method, tmp_path):
+    with restored_registry():
+        register_env("undecided", Undecided)
+        asked = {"policies": "[sft, rlft]", "controls": "[]", key: "[expert]"}
+        changes = [f"eval.{name}={value}" for name, value in asked.items()]
+        recipe = small_recipe("env={name: undecided, options: {size: 8}}", *changes)
+        with pytest.raises(InvalidInput, match=f"eval.{key} has 'expert', .* says nothing .*; write {method} for"):
+            run_stages(recipe, tmp_path / "run", STAGES)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected_after_it(tmp_path):

@@ -268,6 +268,12 @@ def test_rows_that_do_not_fit_even_when_cut_are_refused_or_left_out(gpt2, tmp_pa
     assert (summary.rows, summary.dropped) == (5, 1)  # the ends of actions may be cut
 
 
+def test_a_text_that_is_longer_than_the_model_reads_is_named(gpt2, tmp_path):
+    lm = new_model(gpt2, labels=LABELS, seed=0)
+    with pytest.raises(InvalidInput, match=r"the text to write has \d+ tokens, which leaves none for the prompt"):
+        train(lm, tmp_path, player="reflector", rows=[replace(REFLECTOR[0], completion="Go. " * 200)])
+
+
 @pytest.mark.parametrize(
     ("player", "given", "fact"),
     [
