@@ -75,8 +75,8 @@ def check_expert(recipe: Recipe, run: Path) -> None:
             hints = env.hints()
             said = {"eval.policies": hints.action, "eval.controls": hints.reflection}
             for key in (key for key, is_asked in asked.items() if is_asked and said[key] is None):
+                method = "expert()" if key == "eval.policies" else "reflection()"
                 raise InvalidInput(
-                    f"{key} has 'expert', but the expert of environment {recipe.env.name!r} says nothing at the start of task "
-                    f"{task.id!r}; write {'expert()' if key == 'eval.policies' else 'reflection()'} for every state, "
-                    f"or leave 'expert' out of {key}."
+                    f"{key} has 'expert', but the expert of environment {recipe.env.name!r} says nothing at the start "
+                    f"of task {task.id!r}; write {method} for every state, or leave 'expert' out of {key}."
                 )
