@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reflectrl.cli.shared import check_belongs, only_one
-from reflectrl.cli.terminal import counted, warn
+from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import user_path
 from reflectrl.core.layout import POLICY
+from reflectrl.core.text import counted
 
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen

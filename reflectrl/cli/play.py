@@ -11,8 +11,9 @@ import typer
 
 from reflectrl.cli.completion import complete_env, complete_run
 from reflectrl.cli.shared import check_belongs, only_one
-from reflectrl.cli.terminal import counted, warn
+from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
+from reflectrl.core.text import counted
 
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen

@@ -170,7 +170,8 @@ def _sweep(
 
 def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:
     """Tell the user how to continue after SIGINT or SIGTERM; return the end of the command."""
-    warn(f"\nstopped; finished work is in {folder}. The same command continues from there.")
+    kept = f"finished work is in {folder}. The same command continues from there."
+    warn(f"\nstopped; {kept if folder.exists() else 'nothing was written.'}")
     return typer.Exit(stopped.code if isinstance(stopped, SystemExit) and isinstance(stopped.code, int) else 130)
 
 

@@ -23,8 +23,3 @@ def say(text: str = "", *, end: str = "\n") -> None:
 def warn(text: str, *, end: str = "\n") -> None:
     """Print a message to stderr, with control characters made visible."""
     print(visible(text), end=end, file=sys.stderr)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, ``1 step`` or ``2 steps``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -305,9 +305,11 @@ class Recipe(Section):
             )
         reflects = self.players.reflector.player != "none"
         if self.data.misread and (reflects or not writes):
+            missing = ["prompt.action_mode to thought_choice or json"] * (not writes)
+            missing += ["players.reflector.player to none"] * reflects
             raise ValueError(
                 "data.misread changes what a policy without a reflector learns to think; remove it, or set "
-                "prompt.action_mode to thought_choice or json, and players.reflector.player to none"
+                f"{' and '.join(missing)}"
             )
         imitates = self.rlft is not None and self.rlft.terms.sft_thought is not None
         if imitates != (self.players.corrector is not None):

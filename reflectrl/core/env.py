@@ -23,6 +23,7 @@ from reflectrl.core.extras import Extras
 from reflectrl.core.promises import phrases, wrong_hints, wrong_observation, wrong_outcome, wrong_reading, wrong_tasks
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
+from reflectrl.core.text import counted
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
 
 _T = TypeVar("_T")
@@ -392,7 +393,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
 def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:
     """Return words for the place of a failure: the start, or an ``action`` or request for ``hints`` after ``steps``."""
-    place = f"in task {task.id!r} after {steps} steps"
+    place = f"in task {task.id!r} after {counted(steps, 'step')}"
     if hints:
         return f"{place}, asked for hints"
     return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {action!r}"

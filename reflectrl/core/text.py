@@ -60,3 +60,8 @@ def holds(text: str, phrase: str) -> bool:
     """Return whether ``text`` contains the words of ``phrase`` in a row; false for a phrase without words."""
     wanted = words(phrase)
     return bool(wanted.strip()) and wanted in words(text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, ``1 step`` or ``2,000 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

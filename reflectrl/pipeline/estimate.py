@@ -21,6 +21,7 @@ from reflectrl.config.rlft import RLFTSection
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.layout import BASE, BASE_REFLECTOR
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.text import counted
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
 from reflectrl.pipeline.compute import decided, prepare_compute
@@ -65,8 +66,9 @@ class Estimate:
         table = [f"{name:22}{tokens:>12}{passes:>10}{took:>10}" for name, tokens, passes, took in lines]
         whole = self.iterations * self.seconds
         long = f"{whole / 3600:.1f} h" if whole > 5400 else f"{whole / 60:.1f} min"
+        played = counted(self.episodes, "episode")
         table += [
-            f"{self.episodes} episodes, about {self.steps} steps; {self.iterations} iterations: about {long}",
+            f"{played}, about {self.steps} steps; {counted(self.iterations, 'iteration')}: about {long}",
             f"not counted: {', '.join(self.not_counted)}",
         ]
         return "\n".join(table)

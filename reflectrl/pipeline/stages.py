@@ -15,7 +15,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, WorkFailed, nearest
 from reflectrl.core.layout import AGENT, DATASET, STAGES
-from reflectrl.core.text import first_line
+from reflectrl.core.text import counted, first_line
 from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
@@ -200,7 +200,7 @@ def _gen_data(job: _Job) -> bool:
         asked = f"{summary.questions} questions, " if summary.questions else ""
         shown = f"{summary.demonstrated} of them demonstrated, " if summary.demonstrated else ""
         secret = f"; {summary.indiscreet} that revealed a secret left out" if summary.indiscreet else ""
-        note = f"{asked}{summary.samples} samples, {shown}{summary.negatives} of them negative{secret}"
+        note = f"{asked}{counted(summary.samples, 'sample')}, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
     _report_calls(job, summary.usage if players is None else summary.usage + players.usage, account.spent)
     return True

@@ -33,7 +33,7 @@ def late(method, answer, steps=1):
     return {method: replaced}
 
 
-AT_1 = "in task 'train-0' after 1 steps"
+AT_1 = "in task 'train-0' after 1 step"
 
 
 @pytest.mark.parametrize(
