@@ -44,6 +44,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run.begin(recipe, "gen-data")
             (run / "policy-sft").mkdir()
             (run / "policy-sft" / "model.safetensors").write_text("whole")
+            (run / "data").mkdir()
+            (run / "data" / "teacher.jsonl").touch()
             if name != "begun":
                 run.finish(recipe, "gen-data")
                 run.begin(recipe, "sft")
