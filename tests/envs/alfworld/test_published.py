@@ -134,11 +134,11 @@ def test_an_evaluation_names_its_games_in_its_rows_its_last_words_and_its_table(
     recipe = load_recipe(
         "alfworld/nano", [*dataset, "eval.policies=[random, expert]", "eval.controls=[]", "eval.episodes=3"]
     )
-    run = RunFolder(tmp_path / "nano")
-    run.path.mkdir()
-    run.begin(recipe, "eval")
-    notes = []
-    run_eval(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
+    run, notes = RunFolder(tmp_path / "nano"), []
+    with run.locked():
+        run.begin(recipe, "eval")
+        run_eval(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
+        run.finish(recipe, "eval")
     played = "ALFWorld valid_unseen, 3 of 134 games"
     assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
     assert notes[-1] == f"success on {played}, split test: random 0%, expert 100%"
