@@ -54,9 +54,11 @@ def pinned(name: str) -> str:
     """Return a package's model name with version and hash; other model names are returned unchanged.
 
     Raises:
-        ValueError: a package that is neither known nor pinned.
+        ValueError: a package that is neither known nor pinned, or a built-in model that there is not.
 
     """
+    if name.startswith("builtin/") and name != "builtin/nano":
+        raise ValueError(f"model {name!r} is unknown; the only built-in one is builtin/nano, see model.builtin.")
     package = package_of(name)
     return name if package is None else str(package)
 

@@ -82,6 +82,8 @@ class Agent:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if (wrong := wrong_observation(observation, self.max_actions, ended=False)) is not None:
             raise InvalidInput(f"the state cannot be played: it {wrong}.")
+        if isinstance(past, str) or not all(isinstance(action, str) for action in past):
+            raise InvalidInput(f"past={past!r} was given; expected the actions before the state, a list of texts.")
         roles = [seat.role for seat in self.seats]
         if unknown := [role[:60] for role in said if role not in roles]:
             raise InvalidInput(f"words of the role {unknown[0]!r} were given; {nearest(unknown[0], roles)}")

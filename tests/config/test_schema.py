@@ -81,6 +81,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"players": {"corrector": {"player": "remote", "questions": [" "]}}}, "questions has an empty one"),
         ({"players": {"corrector": {"player": "remote", "default": "x"}}}, "default and on_failure: default"),
         ({"players": {"corrector": {"model": {"name": "builtin/nano"}}}}, "is not trained"),
+        ({"model": {"name": "builtin/small"}}, "the only built-in one is builtin/nano"),
         ({"players": {"memory": {"embedder": "self"}}}, "builtin/nano is made from the SFT rows"),
         (
             {"eval": {"memory": {"embedder": "self"}}, "model": {"images": True, "prefix_reuse": False}},

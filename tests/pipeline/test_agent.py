@@ -99,6 +99,12 @@ def test_a_state_that_no_environment_may_show_is_refused(agent: Agent, actions: 
         agent.act(Observation("Number 3, target 5.", actions))
 
 
+@pytest.mark.parametrize("past", ["add one", [None]])
+def test_past_actions_that_are_no_list_of_texts_are_refused(agent: Agent, past: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="a list of texts"):
+        agent.act(STATE, past=past)
+
+
 def test_a_reflector_that_needs_the_environment_wants_its_words_given(run: Path) -> None:
     recipe = load_recipe(str(run / "recipe.yaml"), ["players.reflector.player=expert", "eval.controls=[]"])
     agent = load_agent(run, recipe=recipe)
