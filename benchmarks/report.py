@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,10 +22,9 @@ from typing import Any
 from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import dump_recipe, load_recipe
-from reflectrl.core import Decision, make_env
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ReadsHints, reflecting
+from reflectrl.core import make_env
+from reflectrl.players import CarelessExpert, ExpertReflector, reflecting
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import MenuView
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
@@ -38,16 +37,6 @@ MISTAKES = 0.1
 """Probability of a random action."""
 
 
-class Careless(ReadsHints):
-    """The expert, except that some actions are random."""
-
-    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Return one decision per view."""
-        right = ExpertPolicy().act(views, draws)
-        wrong = RandomPolicy().act(views, [min(draw / MISTAKES, 0.999) for draw in draws])
-        return [wrong[place] if draw < MISTAKES else right[place] for place, draw in enumerate(draws)]
-
-
 def make_run(folder: Path, count: int) -> int:
     """Write a run folder with an evaluation of ``count`` episodes, and return their number of steps."""
     recipe = load_recipe("dangerous_taxi/nano_full")
@@ -55,7 +44,9 @@ def make_run(folder: Path, count: int) -> int:
     tasks = envs[0].split_tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(count)]
     layout = PromptFormat(envs[0].instructions)
-    played = rollout(envs, episodes, policy=Careless(), seats=reflecting(ExpertReflector()), layout=layout)
+    played = rollout(
+        envs, episodes, policy=CarelessExpert(1 - MISTAKES), seats=reflecting(ExpertReflector()), layout=layout
+    )
     folder.mkdir()
     (folder / "recipe.yaml").write_text(dump_recipe(recipe), encoding="utf-8")
     (folder / "trajectories").mkdir()

@@ -195,9 +195,9 @@ def taxi(folder: Path, out: Path, iterations: int, seed: int, overrides: Sequenc
     return watch
 
 
-def alfworld(folder: Path, out: Path, count: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
+def alfworld(folder: Path, out: Path, count: int, seed: int) -> Watch:
     """Play games at random in worker processes; as in RLFT, episodes are begun ahead and some are recorded."""
-    recipe = load_recipe("alfworld/families", [f"seed={seed}", *ALFWORLD, *overrides])
+    recipe = load_recipe("alfworld/families", [f"seed={seed}", *ALFWORLD])
     layout, policy, played = PromptFormat(), RandomPolicy(), 0
     header = Header(recipe.env.name, dict(recipe.env.options), layout)
     watch = Watch(folder, out, count)

@@ -13,6 +13,7 @@ import typer
 from reflectrl.cli.completion import complete_run
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
+from reflectrl.serving.bounds import Bounds
 
 
 def serve(
@@ -38,11 +39,13 @@ def serve(
     ] = None,
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, help="Maximum size of a request body in bytes.")
-    ] = 131_072,
+    ] = Bounds.max_body,
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, max=400, help="Maximum number of pending requests.")
-    ] = 64,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")] = 30.0,
+    ] = Bounds.max_waiting,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")
+    ] = Bounds.timeout_s,
 ) -> None:
     """Serve an agent over HTTP until Ctrl-C.
 
@@ -56,7 +59,6 @@ def serve(
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
     key = None if api_key_env is None else _key(api_key_env)
-    from reflectrl.serving.gate import Bounds
     from reflectrl.serving.server import serve as answer
 
     bounds = Bounds(max_body, max_waiting, timeout_s)

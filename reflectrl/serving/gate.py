@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -14,19 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reflectrl.core.addresses import host_of, ip_address
 from reflectrl.core.stop import tell_user
+from reflectrl.serving.bounds import Bounds
 from reflectrl.serving.wire import ErrorBody, ErrorReply
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Limits of a request."""
-
-    max_body: int = 131_072
-    """Maximum size of a request body, in bytes."""
-    max_waiting: int = 64
-    """Maximum number of pending requests."""
-    timeout_s: float = 30.0
-    """Seconds for a request to arrive, and then for its reply."""
 
 
 class Refused(Exception):

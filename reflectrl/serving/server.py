@@ -29,7 +29,8 @@ from reflectrl.pipeline.agent import Agent
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import View
 from reflectrl.serving.batcher import Batcher, Busy, Chat
-from reflectrl.serving.gate import Bounds, Gate, Refused, error_reply
+from reflectrl.serving.bounds import Bounds
+from reflectrl.serving.gate import Gate, Refused, error_reply
 from reflectrl.serving.service import load_served_agent, reflector_info
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,

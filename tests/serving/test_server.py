@@ -36,7 +36,7 @@ from reflectrl.players.remote import Endpoint, RemoteReflector
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
-from reflectrl.serving.gate import Bounds
+from reflectrl.serving.bounds import Bounds
 from reflectrl.serving.server import listen, make_app, serve
 from reflectrl.serving.service import load_served_agent, reflector_info
 

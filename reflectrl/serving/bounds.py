@@ -1,0 +1,17 @@
+"""``Bounds``: the limits of a request to the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a request."""
+
+    max_body: int = 131_072
+    """Maximum size of a request body, in bytes."""
+    max_waiting: int = 64
+    """Maximum number of pending requests."""
+    timeout_s: float = 30.0
+    """Seconds for a request to arrive, and then for its reply."""
