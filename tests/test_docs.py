@@ -220,6 +220,18 @@ def test_readme_and_docs_say_what_the_gpu_showed_as_its_tables_do():
     assert f"the engine was {min(batched)} to {max(batched)} times as fast as batched `generate` with eight" in said
 
 
+def test_the_pages_say_what_a_call_of_a_remote_reflector_takes_as_its_table_does():
+    table = MEASURED.partition("<!-- remote_reflector -->")[2].partition("<!-- end -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if re.match(r"\| [01]", line)]
+    took, most = [float(row[6]) for row in rows], max(int(row[2]) for row in rows)
+    shares = [int(row[5].rstrip("%")) for row in rows if row[0] == "1"]
+    scaling = " ".join((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8").split())
+    for page in (scaling, " ".join(MEASURED.split())):
+        assert f"{min(took)} to {max(took)} ms of processor time" in page
+        assert f"process made at most {most} calls a second" in page
+    assert f"it reached {min(shares)} to {max(shares)} % of what the steps allow" in scaling
+
+
 def test_docs_say_what_points24_teaches_as_its_table_does():
     table = MEASURED.partition("<!-- thoughts_points24 -->")[2].partition("<!-- end -->")[0]
     names, _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|"))
