@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and the rules for options that belong together or exclude."""
+"""Arguments and options that several commands have, and rules for options that need or exclude each other."""
 
 from __future__ import annotations
 

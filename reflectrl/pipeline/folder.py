@@ -262,7 +262,12 @@ class RunFolder:
     def begun(self, recipe: Recipe, stage: str, *, anew: bool = False) -> Iterator[None]:
         """Begin ``stage``; undo that if it is refused (``InvalidInput``) before it has made anything.
 
-        Begun ``anew``, it replaces what was made with other inputs.
+        Args:
+            recipe: the recipe, which the folder keeps.
+            stage: name of the stage.
+            anew: the stage has run here with other inputs, whose results it replaces when it is done; what an
+                interrupted start of it has left is removed.
+
         """
         entry, path = self._read().get(stage), self.path / RECIPE
         before = path.read_text(encoding="utf-8") if path.exists() else None

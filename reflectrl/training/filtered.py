@@ -13,7 +13,8 @@ from reflectrl.training.rlft import ReflectRLTrainer
 class FilteredCloning(ReflectRLTrainer):
     """Trainer that makes each action of a successful episode more probable, and learns nothing from the others.
 
-    Rejection sampling in the loop, as in RAFT (Dong et al., 2023): rewards, baseline and discount have no effect.
+    Rejection sampling in the loop, as in RAFT (Dong et al., 2023): advantages do not depend on rewards, baseline or
+    discount.
     """
 
     def make_samples(self, fresh: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[StepSample]:

@@ -203,7 +203,7 @@ def test_the_expert_s_skill_is_a_mistake_where_it_changes_nothing():
     judged = []
     for number in range(3):
         env = begun("light", number, "test")
-        told(env, "pull back")  # it bends the arm, whose hand may then no longer get to the switch
+        told(env, "pull back")  # bends the arm, after which the hand may not reach the switch
         while env.expert() is not None and env.steps < env.horizon:
             before = env.observation.text
             told(env, env.expert())
