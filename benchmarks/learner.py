@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from arms import HERE, RUNS, Arm, made_by, plan, publish, table
-from learning import ablated_runs, commits, rows_of
+from learning import ablated_runs, commits, machines, rows_of
 
 from reflectrl.core import Trajectory
 from reflectrl.core.layout import training_episodes_file
@@ -209,7 +209,7 @@ def report(before: Sequence[Run], after: Sequence[Run], images: Path, command: s
     ]
     heads = ("", "SFT %", *(f"{group} %" for group in groups), *(f"value error, {group}" for group in groups))
     links = [f"![{path.stem}]({Path('..', 'docs', 'images', path.name)})" for path in files]
-    return f"""{made_by(command, commits=commits([*before, *after]))}, one thread a run.
+    return f"""{made_by(command, machines([*before, *after]), commits([*before, *after]))}, one thread a run.
 "As shipped first" has seeds {SHIPPED.seeds} with one instruction set, "now" the runs with reflection of
 `python benchmarks/learning.py taxi --ablations`.
 A group is forgotten where its training success, as the mean of {WINDOW} iterations, ended more than

@@ -178,12 +178,17 @@ def commits(runs: Sequence[Run]) -> list[str]:
     return sorted({run.origin.commit for run in runs if run.origin and run.origin.commit})
 
 
+def machines(runs: Sequence[Run]) -> str | None:
+    """Return the different machines on which the runs were started; ``None`` if no run recorded its own."""
+    return " and ".join(sorted({run.origin.hardware for run in runs if run.origin and run.origin.hardware})) or None
+
+
 def report(env: str, runs: Sequence[Run], command: str) -> str:
     """Return the tables of the main arms' finished runs."""
     about = ENVIRONMENTS[env]
     recipe = load_recipe(about.recipe)
     row = rows_of(runs, "rlft", "own", "sampled", recipe.eval.splits[0])[0]
-    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
+    return f"""{made_by(command, machines(runs), commits(runs))}, one thread a run.
 Each seed was run once with each instruction set ({" and ".join(ROUNDINGS)}), which round sums differently; intervals
 take all runs as independent. {row.metrics.episodes} sampled episodes a run over the {row.tasks} tasks of split
 {row.split}. {about.played}
@@ -202,7 +207,7 @@ between it and steps, if any, are sampled, of a part of the tasks or another spl
 def ablations_report(env: str, runs: Sequence[Run], command: str) -> str:
     """Return the table of the finished ablations, below Reflect-RL with the same seeds."""
     about = ENVIRONMENTS[env]
-    return f"""{made_by(command, commits=commits(runs))}, one thread a run.
+    return f"""{made_by(command, machines(runs), commits(runs))}, one thread a run.
 Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDINGS)}), others five with the first.
 {EXPLAINED}
 {objectives(load_recipe(about.recipe))}

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 from arms import HERE, RUNS, made_by, plan, publish
-from learning import COSTS, EXPLAINED, Column, commits, comparison, sitting
+from learning import COSTS, EXPLAINED, Column, commits, comparison, machines, sitting
 from scripted_rater import ScriptedRater
 from studies import GPU_STUDIES, STUDIES
 
@@ -172,7 +172,7 @@ def record(folder: Path, records: Path = RECORDS) -> None:
 
 def report(name: str, runs: Sequence[Run], command: str) -> str:
     """Return the table of the finished runs, and how they were made."""
-    return f"{made_by(command, commits=commits(runs))}, one thread a run.\n{results(name, runs)}\n"
+    return f"{made_by(command, machines(runs), commits(runs))}, one thread a run.\n{results(name, runs)}\n"
 
 
 def results(name: str, runs: Sequence[Run]) -> str:

@@ -12,7 +12,7 @@ from arms import HERE, content, plan
 from learning import sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
-from siblings import COLUMNS, RECORDED, record, record_of, report
+from siblings import COLUMNS, RECORDED, RECORDS, record, record_of, report
 from stale import TABLES
 from studies import STUDIES
 from trained_runs import SMALL, TrainedRuns
@@ -164,6 +164,11 @@ def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     assert (found["GTR"]["misread"], found["GTR"]["illegal"], found["GTR"]["tokens a step"]) == ("25%", "10%", "12.5")
     assert (found["GTR"]["of each seed"], found["GTR"]["illegal, first"]) == ("25%", "0%")
     assert (found["no thought"]["misread"], found["GTR"]["consistent"]) == ("-", "-")
+
+
+def test_a_table_of_recorded_runs_names_the_machine_that_trained_them() -> None:
+    runs = read_runs(sorted((RECORDS / "pretrained_number_line").iterdir()))
+    assert "\non AMD EPYC, 2 cores, one thread a run." in report("pretrained_number_line", runs, "a command")
 
 
 def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> None:
