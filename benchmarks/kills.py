@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from arms import RELIABILITY, made_by, publish, table
 from scripted_teacher import CONCURRENCY, NAME, Teacher, write_recipe
 
@@ -137,9 +138,9 @@ def kill_tree(root: int) -> None:
     """Kill a process and all its descendants in any session by SIGKILL, and wait until they are gone."""
     tree = [root]
     for process in tree:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
             os.kill(process, signal.SIGSTOP)  # a stopped process starts no further ones
-            tree += _children(process)
+            tree += [child.pid for child in psutil.Process(process).children()]
     for process in tree:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -147,21 +148,10 @@ def kill_tree(root: int) -> None:
         time.sleep(0.002)
 
 
-def _children(parent: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
-    return found
-
-
 def _alive(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 # ---- comparison ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import random
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from urllib.parse import urlsplit
 
+import psutil
 from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import load_recipe
@@ -90,8 +90,8 @@ def ask(address: str, bodies: Sequence[bytes]) -> list[float]:
 
 def processor_seconds(process: int) -> float:
     """Return the processor seconds of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    used = psutil.Process(process).cpu_times()
+    return used.user + used.system
 
 
 def measure(address: str, process: int, bodies: Sequence[bytes], clients: int) -> list[str]:

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env, registry
 
 FAULTS = {
@@ -166,11 +168,9 @@ def wait_until(condition):
 def processes(parent=None, group=None):
     """Return the ids of processes with this parent (including zombies), or alive in this process group."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, its_parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(its_parent) == parent or (int(its_group) == group and state != "Z"):
-            found.append(int(stat.parent.name))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if process.ppid() == parent or (alive and os.getpgid(process.pid) == group):
+                found.append(process.pid)
     return found

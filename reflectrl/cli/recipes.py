@@ -12,7 +12,7 @@ import typer
 from reflectrl.cli.completion import complete_recipe
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
-from reflectrl.core.files import write_text
+from reflectrl.core.files import write_output
 
 app = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name that 'reflectrl recipes ls' prints.", autocompletion=complete_recipe)]
@@ -58,8 +58,5 @@ def cp(
         text = text.replace(f"--recipe {name}\n", f"--recipe {path}\n", 1)
     if os.path.lexists(path):
         raise InvalidInput(f"{path} exists already; choose another name or remove it.")
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}; choose another place.") from error
+    write_output(path, text)
     say(str(path))

@@ -97,7 +97,7 @@ def load_recipe(
         lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
     )
     checked = _checked(name, source)
-    known = unused_settings(recipe) if isinstance(recipe, Recipe) else []
+    known = [*unused_settings(recipe)] if isinstance(recipe, Recipe) else []
     if unused := [line for line in unused_settings(checked) if line not in known]:
         raise refusal(f"recipe {name!r}", unused)
     for note in source.notes:

@@ -13,12 +13,6 @@ from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import DATASET
 from reflectrl.workers.limits import WorkerLimits
 
-
-def unused_settings(recipe: Recipe) -> list[str]:
-    """Return one line for each setting that has no effect: the key, why, and what to change."""
-    return list(_unused(recipe))
-
-
 USED_BY = {
     "rater": {"segment": ("local", "remote"), "include_actions": ("local", "remote", "learned"), "accuracy": ("rule",)},
     "planner": {"examples": ("local", "remote"), "max_new_tokens": ("local",)},
@@ -56,7 +50,8 @@ def _unused_by_memory(at: str, memory: MemoryPlayerSection) -> Iterator[str]:
             yield f"{at}.{name}: {at}.action_{name} takes its place with {at}.key={memory.key}; remove one of the two."
 
 
-def _unused(recipe: Recipe) -> Iterator[str]:
+def unused_settings(recipe: Recipe) -> Iterator[str]:
+    """Yield one line for each setting that has no effect: the key, why, and what to change."""
     yield from _unused_by_players(recipe)
     env, reflector, rlft = recipe.env, recipe.players.reflector, recipe.rlft
     for limit in fields(WorkerLimits):

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from reflectrl.core.errors import InvalidInput
+from reflectrl.core.nested import with_texts
 
 MIN_SECRET_CHARS = 8
 """Minimum length of a key that is masked in texts; a shorter one is a placeholder, and a part of many words."""
@@ -75,11 +76,7 @@ def public_source(source: str) -> str:
 
 def without_credentials(value: Any) -> Any:
     """Remove logins and queries from the addresses in ``value``, a text or nested settings."""
-    if isinstance(value, dict):
-        return {key: without_credentials(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_credentials(part) for part in value]
-    return _QUERY.sub(r"\1", _LOGIN.sub(r"\1", value)) if isinstance(value, str) else value
+    return with_texts(value, lambda text: _QUERY.sub(r"\1", _LOGIN.sub(r"\1", text)))
 
 
 def host_of(url: str) -> str:

@@ -91,6 +91,19 @@ def check_output(path: Path) -> None:
         raise InvalidInput(f"{path} cannot be written: {there} is read-only; choose another file.")
 
 
+def write_output(path: Path, data: str | bytes) -> None:
+    """Write the whole of ``path``, named by a user as an output, or nothing.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+
+    """
+    try:
+        write_bytes(path, data.encode() if isinstance(data, str) else data)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written ({error.strerror}); choose another file.") from error
+
+
 def append_text(path: Path, text: str) -> None:
     """Append ``text`` to a file; the text is on disk when this returns."""
     new = not path.exists()

@@ -1,8 +1,8 @@
-"""Dotted keys of nested mappings, such as recipes."""
+"""Dotted keys and texts of nested mappings, such as recipes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -23,3 +23,12 @@ def section_at(values: Any, where: str) -> dict[str, Any]:
         else:
             values = values.get(key) if isinstance(values, Mapping) else None
     return values if isinstance(values, dict) else {}
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of JSON with ``change`` applied to each text in it, keys excepted."""
+    if isinstance(value, dict):
+        return {key: with_texts(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_texts(part, change) for part in value]
+    return change(value) if isinstance(value, str) else value

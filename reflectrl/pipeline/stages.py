@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
-from reflectrl.core import InvalidInput, WorkFailed, nearest
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.errors import need_one_of
 from reflectrl.core.layout import AGENT, DATASET, STAGES
 from reflectrl.core.text import counted, first_line
 from reflectrl.core.version import version_errors
@@ -63,8 +64,7 @@ def run_stages(
     if (run_dir / AGENT).is_file():
         raise InvalidInput(f"{run_dir} is an exported agent, which no stage works on; choose another --run.")
     for stage in stages:
-        if stage not in STAGES:
-            raise InvalidInput(f"stage {stage!r} is unknown; {nearest(stage, STAGES)}")
+        need_one_of("stage", stage, STAGES)
     spending = spending or Spending()
     if (spending.dry_run or spending.batch) and tuple(stages) != ("gen-data",):
         raise InvalidInput(

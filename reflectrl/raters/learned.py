@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reflectrl.core import Observation, Utterance
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.encode import PromptEncoder
+from reflectrl.core import Utterance
 from reflectrl.models.load import LanguageModel
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.chat import plain_prompt
-from reflectrl.prompts.views import MenuView, View
-from reflectrl.raters.local import RATING_CUE
+from reflectrl.prompts.views import View
+from reflectrl.raters.local import RATING_CUE, LocalModel
 from reflectrl.raters.questions import Questions
-
-_BATCH = 32
 
 
 class LearnedRater:
@@ -33,27 +27,17 @@ class LearnedRater:
     """
 
     def __init__(self, lm: LanguageModel, questions: Questions, *, max_length: int) -> None:
-        levels = label_ids(lm.tokenizer, questions.scale.levels)
-        add_choice_head(lm.base)
         self._questions = questions
-        encoder = PromptEncoder(lm.tokenizer, levels, max_length, cache_size=0)
-        self._chooser = LMPolicy(lm.model, encoder, greedy=True, batch_size=_BATCH)
+        self._model = LocalModel(lm, questions.scale, max_length=max_length)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
         """Return one rating a view of a finished episode."""
-        prompts = [episode_prompt(self._questions, view) for view in views]
-        shown = [MenuView(each, Observation("", ()), (), {}, menu=_menu(self._questions)) for each in prompts]
+        levels = self._model.ratings([self._questions.whole(view) for view in views], draws)
         scale = self._questions.scale
-        return [
-            scale.rated(decision.choice.index, len(view.past), "")
-            for decision, view in zip(self._chooser.act(shown, draws), views, strict=True)
-        ]
+        return [scale.rated(level, len(view.past), "") for level, view in zip(levels, views, strict=True)]
 
 
 def episode_prompt(questions: Questions, view: View) -> Prompt:
     """Return the question for the level of a whole episode as plain text, before a learned rater's answer."""
-    return plain_prompt(questions.whole(view), RATING_CUE, _menu(questions))
-
-
-def _menu(questions: Questions) -> Menu:
-    return Menu(questions.scale.levels, questions.scale.labels)
+    scale = questions.scale
+    return plain_prompt(questions.whole(view), RATING_CUE, Menu(scale.levels, scale.labels))

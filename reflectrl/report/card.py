@@ -19,7 +19,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
 from reflectrl.core.text import visible
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.report.markup import asset, shortened
+from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
 
@@ -232,7 +232,7 @@ def _limits(card: Card) -> Iterator[str]:
 
 def markdown(text: str) -> str:
     """Return a text as one line of Markdown that shows it literally."""
-    return shortened(" ".join(visible(text).split()), _MAX_CHARACTERS).translate(_SPECIAL)
+    return excerpt(" ".join(visible(text).split()), _MAX_CHARACTERS).translate(_SPECIAL)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> Iterator[str]:

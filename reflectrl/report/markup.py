@@ -17,7 +17,7 @@ def asset(name: str) -> str:
     return files("reflectrl.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def shortened(text: str, limit: int = MAX_CHARACTERS) -> str:
+def excerpt(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return at most ``limit`` visible characters of ``text``, and the number of the others."""
     over = len(text) - limit
     return visible(text if over <= 0 else f"{text[:limit]} [{over} more characters]")
@@ -25,7 +25,7 @@ def shortened(text: str, limit: int = MAX_CHARACTERS) -> str:
 
 def escaped(text: str, limit: int = MAX_CHARACTERS) -> str:
     """Return at most ``limit`` characters of ``text`` as HTML."""
-    return html.escape(shortened(text, limit))
+    return html.escape(excerpt(text, limit))
 
 
 def table(

@@ -16,7 +16,7 @@ from typing import Any
 from reflectrl.core import Trajectory, Turn
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts.answers import thought_in
-from reflectrl.report.markup import MAX_CHARACTERS, shortened
+from reflectrl.report.markup import MAX_CHARACTERS, excerpt
 from reflectrl.report.pictures import Album
 
 MAX_ACTIONS = 24
@@ -47,7 +47,7 @@ class _Texts:
 
     def text(self, text: str, limit: int = MAX_CHARACTERS) -> int:
         if (text, limit) not in self._known:
-            self._known[text, limit] = self.texts.setdefault(shortened(text, limit), len(self.texts))
+            self._known[text, limit] = self.texts.setdefault(excerpt(text, limit), len(self.texts))
         return self._known[text, limit]
 
     def menu(self, actions: tuple[str, ...]) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from reflectrl.core import InvalidInput
-from reflectrl.core.files import write_text
+from reflectrl.core.files import write_output
 from reflectrl.report import audit, trials
 from reflectrl.report.compare import HEADS, compare, group_cells
 from reflectrl.report.curves import colour, curves
-from reflectrl.report.markup import asset, escaped, shortened, table
+from reflectrl.report.markup import asset, escaped, excerpt, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
@@ -48,11 +47,7 @@ def write_report(runs: Sequence[Run], out: Path) -> Path:
         InvalidInput: a damaged file of a run, or an ``out`` that cannot be written.
 
     """
-    page = report_page(runs)
-    try:
-        write_text(out, page)
-    except OSError as error:
-        raise InvalidInput(f"the report {out} cannot be written ({error.strerror}); choose another --out.") from error
+    write_output(out, report_page(runs))
     return out
 
 
@@ -140,12 +135,12 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
     """Return the index of runs and sources, as JSON that cannot end its element."""
     of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
     value = {
-        "runs": [{"name": shortened(run.name, 200), "gamma": run.gamma} for run in runs],
+        "runs": [{"name": excerpt(run.name, 200), "gamma": run.gamma} for run in runs],
         "sources": [
             {
-                "key": shortened(source.key, 400),
+                "key": excerpt(source.key, 400),
                 "run": source.run,
-                "label": shortened(source.label, 200),
+                "label": excerpt(source.label, 200),
                 "training": not source.policy,
                 "episodes": source.episodes,
             }

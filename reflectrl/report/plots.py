@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.core.files import check_output, write_bytes
+from reflectrl.core.errors import need_one_of
+from reflectrl.core.files import check_output, write_output
 from reflectrl.core.text import shortened, visible
 from reflectrl.report import arms
 from reflectrl.report.arms import FIGURES, WHATS, XS, Line, axis_title
@@ -66,10 +67,8 @@ def write_plot(
     kind = out.suffix.removeprefix(".").lower()
     if kind not in _METADATA:
         raise InvalidInput(f"{out} has the suffix {out.suffix!r}; {nearest(kind, _METADATA)}")
-    if what not in WHATS:
-        raise InvalidInput(f"metric {what!r} is unknown; {nearest(what, WHATS)}")
-    if x not in XS:
-        raise InvalidInput(f"x={x!r} was given; {nearest(x, XS)}")
+    need_one_of("metric", what, WHATS)
+    need_one_of("x", x, XS)
     check_output(out)
     read = read_runs(runs)
     if figure is None:
@@ -81,11 +80,8 @@ def write_plot(
             stage = stage or arms.last_stage(read)
     lines = arms.lines(drawn, what=what, x=x, stage=stage, smooth=smooth)
     starts = [] if stage else arms.stage_starts(read, x)
-    data = _draw(lines, what, x, starts, kind, title if stage is None else f"{title}, stage {visible(stage)}")
-    try:
-        write_bytes(out, data)
-    except OSError as error:
-        raise InvalidInput(f"{out} cannot be written ({error.strerror}); choose another --out.") from error
+    title = title if stage is None else f"{title}, stage {visible(stage)}"
+    write_output(out, _draw(lines, what, x, starts, kind, title))
 
 
 def _draw(

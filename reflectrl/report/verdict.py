@@ -20,19 +20,19 @@ _PLAYED = ("eval.split", "eval.tasks", "eval.max_tasks", "eval.env")
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Interval:
     """Success rate, or difference of two, with its 95 % interval."""
 
     mean: float
     low: float
     high: float
 
-    def minus(self, other: Estimate) -> Estimate:
+    def minus(self, other: Interval) -> Interval:
         """Return the difference, with the interval that follows from both (Newcombe 1998, method 10)."""
         difference = self.mean - other.mean
         down = ((self.mean - self.low) ** 2 + (other.high - other.mean) ** 2) ** 0.5
         up = ((self.high - self.mean) ** 2 + (other.mean - other.low) ** 2) ** 0.5
-        return Estimate(difference, difference - down, difference + up)
+        return Interval(difference, difference - down, difference + up)
 
     @property
     def is_clear(self) -> bool:
@@ -86,14 +86,14 @@ def judged_row(run: Run, policy: str, reflections: str | None = None) -> EvalRow
     return found[0] if found else None
 
 
-def _estimates(group: Sequence[Run], policy: str, reflections: str | None = None) -> list[Estimate]:
+def _estimates(group: Sequence[Run], policy: str, reflections: str | None = None) -> list[Interval]:
     """Return the success of a policy in each run, over its tasks; none if a run lacks it."""
     rows = [row.metrics for run in group if (row := judged_row(run, policy, reflections))]
-    found = [Estimate(row.success, row.success_low, row.success_high) for row in rows]
+    found = [Interval(row.success, row.success_low, row.success_high) for row in rows]
     return found if len(found) == len(group) else []
 
 
-def _over_runs(each: Sequence[Estimate], least: float = 0.0) -> Estimate:
+def _over_runs(each: Sequence[Interval], least: float = 0.0) -> Interval:
     """Return the mean of several runs, at least ``least`` and at most 1; of one run, what is known of it.
 
     Its interval is that over runs, or the wider one that the tasks of the runs leave: equal runs are no certainty.
@@ -102,10 +102,10 @@ def _over_runs(each: Sequence[Estimate], least: float = 0.0) -> Estimate:
     if half is None:
         return each[0]
     half = max(half, sum(estimate.half**2 for estimate in each) ** 0.5 / len(each))
-    return Estimate(mean, max(least, mean - half), min(1.0, mean + half))
+    return Interval(mean, max(least, mean - half), min(1.0, mean + half))
 
 
-def _paired(after: Sequence[Estimate], before: Sequence[Estimate]) -> Estimate:
+def _paired(after: Sequence[Interval], before: Sequence[Interval]) -> Interval:
     """Return the mean difference of two policies of the same runs."""
     return _over_runs([one.minus(other) for one, other in zip(after, before, strict=True)], least=-1.0)
 
@@ -152,7 +152,7 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
             yield start + _worth(_paired(each, blank), numbers)
 
 
-def _worth(worth: Estimate, numbers: str) -> str:
+def _worth(worth: Interval, numbers: str) -> str:
     points = f"{abs(100 * worth.mean):.0f} points"
     interval = f"[{100 * worth.low:+z.0f}, {100 * worth.high:+z.0f}]"
     if not worth.is_clear:

@@ -17,7 +17,7 @@ from reflectrl.serving.bounds import Bounds
 from reflectrl.serving.wire import ErrorBody, ErrorReply
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with an error status.
 
     Args:
@@ -74,7 +74,7 @@ class Gate:
                 body = await asyncio.wait_for(self._body(headers, receive), self._bounds.timeout_s)
             except TimeoutError:
                 refused = error_reply(408, f"the request did not arrive within {self._bounds.timeout_s:g} s.")
-            except Refused as error:
+            except RequestRefused as error:
                 refused = error_reply(error.status, str(error))
         if refused is not None:
             refused.headers["connection"] = "close"  # otherwise the rest of the body would be read
@@ -118,9 +118,9 @@ class Gate:
         while more and not too_large:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refused(400, "the connection was closed before the request was complete.")
+                raise RequestRefused(400, "the connection was closed before the request was complete.")
             body += message.get("body", b"")
             more, too_large = message.get("more_body", False), len(body) > max_bytes
         if too_large:
-            raise Refused(413, f"the request exceeds the limit of {max_bytes:,} bytes; send a shorter one.")
+            raise RequestRefused(413, f"the request exceeds the limit of {max_bytes:,} bytes; send a shorter one.")
         return bytes(body)

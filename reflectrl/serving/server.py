@@ -30,7 +30,7 @@ from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import View
 from reflectrl.serving.batcher import Batcher, Busy, Chat
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.gate import Gate, Refused, error_reply
+from reflectrl.serving.gate import Gate, RequestRefused, error_reply
 from reflectrl.serving.service import load_served_agent, reflector_info
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,
@@ -163,7 +163,7 @@ def make_app(
         responses={"default": {"model": ErrorReply}},
     )
     app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
-    for kind in (Refused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
+    for kind in (RequestRefused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
         app.add_exception_handler(kind, _answer_error)
     handlers = Handlers(agent, players, bounds.timeout_s)
     app.get("/health")(handlers.health)
@@ -205,7 +205,7 @@ class Handlers:
         try:
             state = self._agent.state(observation, request.history, said=request.said, seed=_seed(request.seed))
         except InvalidInput as error:
-            raise Refused(422, str(error)) from error
+            raise RequestRefused(422, str(error)) from error
         move = await self._players.ask(state, self._timeout_s)
         chosen = move.decision
         probability = dict(zip(move.menu.actions, chosen.choice.probabilities, strict=False))
@@ -230,25 +230,29 @@ class Handlers:
         reflector, chat = self._reflector, request
         if chat.model != REFLECTOR or reflector is None:
             known = nearest(chat.model[:MAX_NAME_CHARS], [REFLECTOR] if reflector else [])
-            raise Refused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
+            raise RequestRefused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
         if chat.stream or chat.n not in (None, 1):
-            raise Refused(400, "stream=true or n above 1 was requested; expected one whole reply: leave both out.")
+            raise RequestRefused(
+                400, "stream=true or n above 1 was requested; expected one whole reply: leave both out."
+            )
         if chat.temperature not in (None, reflector.temperature):
-            raise Refused(
+            raise RequestRefused(
                 400,
                 f"temperature={chat.temperature:g} was requested, but this reflector uses "
                 f"{reflector.temperature:g}; leave it out.",
             )
         limit = chat.max_completion_tokens or chat.max_tokens
         if limit is not None and limit < reflector.max_tokens and reflector.tokenizer is None:
-            raise Refused(
+            raise RequestRefused(
                 400,
                 f"at most {limit} tokens were requested, but this reflector writes up to {reflector.max_tokens}; "
                 "request that many.",
             )
         prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
         if not prompt:
-            raise Refused(400, "messages has no text of a user; expected the reflector's prompt in the last one.")
+            raise RequestRefused(
+                400, "messages has no text of a user; expected the reflector's prompt in the last one."
+            )
         view = View(Prompt(prompt, (), ""), Observation(prompt, ()), (), {})
         words = await self._players.ask(Chat(view, draw(_seed(chat.seed), 0, "reflector")), self._timeout_s)
         return reflector.completion(prompt, words.text, limit)
@@ -264,7 +268,7 @@ def _seed(given: int | None) -> int:
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     """Return an error reply; invalid input has status 422, and 400 under /v1, as at OpenAI."""
     unusable = 400 if request.url.path.startswith("/v1/") else 422
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error_reply(error.status, str(error), error.code)
     if isinstance(error, RequestValidationError):
         known = ChatRequest.model_fields if unusable == 400 else ActRequest.model_fields

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,6 +12,7 @@ from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.files import write_text
+from reflectrl.core.nested import with_texts
 
 _PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
 """An absolute path within a text, but not an address or a relative path."""
@@ -46,7 +46,7 @@ class Scrubber:
 
     def value(self, value: Any) -> Any:
         """Return a setting, nested or not, with each absolute path in it reduced to its last part."""
-        return _with_texts(value, self._without_paths)
+        return with_texts(value, self._without_paths)
 
     def _without_paths(self, text: str) -> str:
         plain = self.text(text.replace("file://", ""))
@@ -76,19 +76,10 @@ class Scrubber:
             except (ValueError, RecursionError) as error:
                 raise InvalidInput(f"{path.name} of a player is damaged ({error}); train that player again.") from error
             clean = {key: part for key, part in values.items() if key not in _MACHINE_KEYS}
-            clean = _with_texts(clean, self._configured)
+            clean = with_texts(clean, self._configured)
             if isinstance(modules := clean.get("target_modules"), list):
                 clean["target_modules"] = sorted(modules)  # peft writes a set, in any order
             write_text(path, json.dumps(clean, indent=2, ensure_ascii=False) + "\n")
 
     def _configured(self, text: str) -> str:
         return PurePosixPath(text).name if _WHOLE_PATH.fullmatch(text) else self.text(text)
-
-
-def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a value of JSON, nested or not, with ``change`` applied to each text in it."""
-    if isinstance(value, dict):
-        return {key: _with_texts(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_texts(part, change) for part in value]
-    return change(value) if isinstance(value, str) else value

@@ -9,7 +9,6 @@ import itertools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
@@ -30,26 +29,20 @@ class WorkerPool:
             leaves the episode out.
 
     Raises:
-        InvalidInput: no workers, or a limit on memory where memory cannot be measured.
+        InvalidInput: no workers.
 
     """
 
     def __init__(self, workers: int, limits: WorkerLimits = WorkerLimits()) -> None:  # noqa: B008 - frozen
         if workers < 1:
             raise InvalidInput(f"workers={workers} was given; expected 1 or more processes.")
-        max_memory_mb = limits.max_memory_mb
-        if max_memory_mb is not None and not Path("/proc/self/statm").exists():
-            raise InvalidInput(
-                f"max_memory_mb={max_memory_mb} was given, but this system does not tell how much memory a process "
-                "uses (no /proc); leave it out."
-            )
         self.limits = limits
         self.failures = 0
         """Number of failed requests so far, repeated ones included."""
         self.recycled = 0
         """Number of processes replaced so far because of their memory, which is no failure."""
         self._numbers = itertools.count()
-        self._workers = [WorkerProcess(max_memory_mb) for _ in range(min(workers, os.cpu_count() or 1))]
+        self._workers = [WorkerProcess(limits.max_memory_mb) for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits
 
     def make(self, name: str, options: Mapping[str, Any], count: int) -> list[WorkerEnv]:

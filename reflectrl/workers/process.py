@@ -13,7 +13,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
 from reflectrl.workers.protocol import REPLIES, Raised, Reply, Request, encode_line
@@ -144,13 +145,10 @@ class WorkerProcess:
     @property
     def memory_mb(self) -> float:
         """Resident memory in MB, without that of other programs it has started; 0 without a process."""
-        if self._process is None:
-            return 0.0
         try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError):  # it has ended
+            return 0.0 if self._process is None else psutil.Process(self._process.pid).memory_info().rss / 10**6
+        except psutil.NoSuchProcess:
             return 0.0
-        return pages * os.sysconf("SC_PAGE_SIZE") / 10**6
 
     def recycle(self, episodes: int) -> bool:
         """End the process if it is too large for ``episodes`` more to begin; return whether it was."""

@@ -13,7 +13,7 @@ from run_folders import evaluated, iteration
 from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
-from reflectrl.report.verdict import Estimate, verdict
+from reflectrl.report.verdict import Interval, verdict
 from reflectrl.rollout.results import read_results, write_results
 
 SILENT = "players.reflector.player=none"
@@ -26,7 +26,7 @@ def judge(*folders: Path) -> list[str]:
 
 def test_the_interval_of_a_difference_is_newcombe_s() -> None:
     # 56 of 70 against 48 of 80, the example of Newcombe 1998, table II (a)
-    difference = Estimate(0.8, 0.6918, 0.8769).minus(Estimate(0.6, 0.4903, 0.7000))
+    difference = Interval(0.8, 0.6918, 0.8769).minus(Interval(0.6, 0.4903, 0.7000))
     assert (difference.low, difference.high) == (pytest.approx(0.0524, abs=2e-3), pytest.approx(0.3339, abs=2e-3))
 
 

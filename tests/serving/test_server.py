@@ -29,7 +29,7 @@ from warm_processes import WarmProcess, command_line
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, WorkFailed
 from reflectrl.endpoint.journal import RejectedReply
-from reflectrl.endpoint.replies import Refused as RefusedCall
+from reflectrl.endpoint.replies import Refused
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.players.remote import Endpoint, RemoteReflector
@@ -379,7 +379,7 @@ def act(client: TestClient, observation: str = "short") -> httpx2.Response:
     return client.post("/act", json={**STATE, "observation": observation})
 
 
-@pytest.mark.parametrize(("kind", "status"), [(InvalidInput, 422), (RejectedReply, 502), (RefusedCall, 502)])
+@pytest.mark.parametrize(("kind", "status"), [(InvalidInput, 422), (RejectedReply, 502), (Refused, 502)])
 def test_requests_that_wait_are_played_together_and_one_that_fails_or_is_one_too_many_fails_alone(
     kind: type[Exception], status: int, agent: Agent
 ) -> None:

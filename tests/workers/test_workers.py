@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import faulty
+import psutil
 import pytest
 from faulty import wait_until
 from thinkers import Thinks
@@ -319,7 +320,7 @@ def fresh_mb():
     """Memory of a process in which nothing has been played."""
     with WorkerPool(1) as fresh:
         pid = about(*fresh.make("faulty", {}, 1))["pid"]
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+        return psutil.Process(pid).memory_info().rss // 10**6
 
 
 @pytest.mark.slow
