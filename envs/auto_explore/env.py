@@ -1,4 +1,4 @@
-"""``AutoExplore``: find the file that answers a question (section 5.1 and appendix C of the paper)."""
+"""``AutoExplore``: find the file that answers a question (section 5 and appendix C of the paper)."""
 
 from __future__ import annotations
 

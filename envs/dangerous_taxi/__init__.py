@@ -1,4 +1,4 @@
-"""DangerousTaxi: gymnasium's Taxi as text, where any mistake ends the episode (section 5.2 and appendix D.1)."""
+"""DangerousTaxi: gymnasium's Taxi as text, where any mistake ends the episode (section 5 and appendix D.1)."""
 
 from reflectrl.envs.dangerous_taxi.env import DangerousTaxi
 

@@ -1,4 +1,4 @@
-"""``DangerousTaxi``: gymnasium's taxi as text, where any mistake ends the episode (section 5.2 and appendix D.1)."""
+"""``DangerousTaxi``: gymnasium's taxi as text, where any mistake ends the episode (section 5 and appendix D.1)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from reflectrl.envs.dangerous_taxi.world import (
 )
 
 HORIZONS = {"pickup": 15, "dropoff": 30, "full": 30}
-"""Steps of each stage, as in section 5.1."""
+"""Steps of each stage, as in appendix E."""
 UNSEEN = "unseen_destination"
 """The split of all starts towards ``UNSEEN_DESTINATION``. A ride's destination never changes, so no start of another
 split can reach these starts or the states after them, with any actions. Test starts, in contrast, lie on the paths of
 training episodes."""
 UNSEEN_DESTINATION = LANDMARKS.index("blue")
 STEP, ILLEGAL, REACHED = -1 / 20, -10 / 20, 20 / 20
-"""Gymnasium's rewards, divided by 20 so that they stay within [-1, 1]."""
+"""Gymnasium's rewards, divided by 20 so that they stay within [-1, 1]; walls are illegal, as in the public code."""
 
 
 def _task(state: int) -> Task:

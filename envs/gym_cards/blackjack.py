@@ -35,7 +35,7 @@ class Blackjack(Game):
     horizon = 20  # every card is a hit, and the last one exceeds 21 in any case
 
     def __init__(self) -> None:
-        # no 1.5 for a natural, nor a win over another 21: the paper's environment does not distinguish naturals
+        # no 1.5 for a natural, nor a win over another 21: both are off by default in the paper's environment
         self._engine: Any = BlackjackEnv(natural=False, sab=False)
 
     def splits(self) -> Mapping[str, tuple[Task, ...]]:

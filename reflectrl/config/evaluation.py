@@ -39,7 +39,7 @@ class ReflectorSection(Section):
 
 
 class TrialsSection(Section):
-    """Repeated trials on the same tasks, with a memory of the successes of earlier trials (RAP, section 3)."""
+    """Repeated trials on the same tasks, with a memory of the successes of earlier trials (RAP, section 4.1)."""
 
     count: Annotated[int, Field(ge=2)] = 3
     """Number of trials; each plays every task of the split once, with sampled actions."""

@@ -20,7 +20,7 @@ class ReflectorPlayerSection(Section):
     """Train ``local`` in RLFT as well, with the policy's advantages, as a separate adapter on the policy's base. Its
     reflections are sampled at ``temperature`` in RLFT, and greedy elsewhere."""
     max_new_tokens: Count = 100
-    """Maximum length of a local model's reflection, in tokens (section 5.1)."""
+    """Maximum length of a local model's reflection, in tokens; the default is the public code's."""
     temperature: NonNegative = 0.0
     """Sampling temperature of a local model; at 0 it is greedy, so that its reflections can be cached exactly."""
     cache_size: CountOrZero = 100_000

@@ -119,7 +119,7 @@ class DataSection(Section):
     samples: Count = 100
     """Number of samples (steps) to collect, positive and negative together."""
     negatives: Fraction = 0.5
-    """Probability of a negative sample at each step (section 4.2)."""
+    """Probability of a negative sample at each step; 1 in Algorithm 1 (section 4.2)."""
     reflection_dropout: Fraction = 0.0
     """Fraction of the policy's rows whose reflection is removed or, equally often, replaced by another row's, so that
     the policy does not rely on reflections alone."""

@@ -1,4 +1,4 @@
-"""``Experience``: a past episode as a memory keeps it, without steps that had no effect (RAP, equations 1 and 2)."""
+"""``Experience``: a past episode as a memory keeps it (RAP, equations 1 and 2), without thoughts and idle steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Planner``: plans an episode at its start, and says what to look for in past ones (RAP, section 3.1)."""
+"""``Planner``: plans an episode at its start, and says what to look for in past ones (RAP, section 3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chats of a planner: a plan at the start of an episode, and a memory key from a thought (RAP, section 3.1)."""
+"""Chats of a planner: a plan at the start of an episode, and a memory key from a thought (RAP, section 3.3)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ STD_FLOOR = 0.2
 
 
 def rewards_to_go(rewards: Sequence[float], gamma: float) -> Tensor:
-    """Return the (T,) rewards-to-go ``Q_h = sum_{t>=h} gamma^(t-h) r_t`` of one episode (Algorithm 1, line 29)."""
+    """Return the (T,) rewards-to-go ``Q_h = sum_{t>=h} gamma^(t-h) r_t`` of one episode (section 3)."""
     returns, total = [], 0.0
     for reward in reversed(rewards):
         total = reward + gamma * total

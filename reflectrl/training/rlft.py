@@ -124,7 +124,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
         self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
-        """Replay buffer: the newest episodes of the current stage that are worth replaying (section 4.4)."""
+        """Replay buffer: the newest episodes of the current stage that are worth replaying, as in the public code."""
         self.iteration = self.env_steps = 0
         self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.target else None
         """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
@@ -199,10 +199,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
             self._measures.begin()
-            fresh = self._play(stage)  # line 25: B episodes with the frozen players and the current policy
+            fresh = self._play(stage)  # lines 24-33: B episodes with the frozen players and the current policy
             replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
-            with part("advantages"):  # line 29
+            with part("advantages"):
                 learned = all_scored(fresh, args.rewards, self.iteration)
                 self.imitation.add(fresh)
                 for player in self.learners:

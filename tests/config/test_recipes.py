@@ -252,7 +252,7 @@ def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> N
     assert (corrector is not None) == name.endswith("_gtr")
     if corrector is not None:
         assert (corrector.endpoint.model, corrector.endpoint.temperature) == ("gpt-4o", 0.4)
-        assert corrector.tool == (recipe.env.options.get("game") in ("ez_points", "points24"))
+        assert corrector.tool == (recipe.env.options.get("game") == "points24")
         asked = {"points24": 4, "ez_points": 3, "blackjack": 2}.get(recipe.env.options.get("game", ""))
         assert len(corrector.questions) == (asked or (3 if recipe.env.name == "alfworld" else 2))
         assert rlft.rewards["format"] == 5.0

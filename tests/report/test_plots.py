@@ -224,7 +224,8 @@ def test_runs_that_cannot_be_drawn_are_named(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "a", {"pickup": [1]})
-    for name, fact in (("plot.jpg", "pdf, png, svg"), ("plot", "pdf, png, svg"), ("nowhere/x.png", "choose another file")):
+    kinds = "pdf, png, svg"
+    for name, fact in (("plot.jpg", kinds), ("plot", kinds), ("nowhere/x.png", "choose another file")):
         with pytest.raises(InvalidInput, match=fact):
             write_plot([run], tmp_path / name)
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
