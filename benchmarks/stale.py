@@ -164,7 +164,7 @@ UNUSED = (
     *(f"reflectrl/models/adapters.py::{name}" for name in ("add_lora", "check_layers", "_token_indices", "load_lora")),
     "reflectrl/models/thinking.py",
     "reflectrl/players/remote.py",
-    "reflectrl/prompts/chat.py::read_correction",
+    *(f"reflectrl/prompts/chat.py::{name}" for name in ("read_correction", "_object_in")),
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",
     "reflectrl/training/trackers.py::transcript",

@@ -93,26 +93,34 @@ def thought_shown(view: View, *, images: bool = False) -> str:
 def read_correction(reply: str) -> str:
     """Return the corrected thought on one line; the empty text if the thought was right.
 
-    Of a correction in the policy's own form, ``{"thoughts": ..., "action": ...}``, only the thought counts.
+    Of a correction in the policy's own form, ``{"thoughts": ..., "action": ...}`` or a text with it, only the thought
+    counts.
 
     Raises:
         BadReply: no JSON object with an evaluation, or NO without a correction.
 
     """
-    start, end = reply.find("{"), reply.rfind("}") + 1
-    try:
-        answer = json.loads(reply[start:end], strict=False)
-    except (ValueError, RecursionError):  # syntax, or too many brackets
-        answer = None
-    evaluation = str(answer.get("evaluation", "")).strip().upper() if isinstance(answer, dict) else ""
+    answer = _object_in(reply)
+    evaluation = str(answer.get("evaluation", "")).strip().upper()
     if evaluation == "YES":
         return ""
-    correction = answer.get("correction") if isinstance(answer, dict) else None
-    if isinstance(correction, dict):
+    correction = answer.get("correction")
+    if isinstance(correction, str):
+        correction = _object_in(correction).get("thoughts", correction)
+    elif isinstance(correction, dict):
         correction = correction.get("thoughts")
     if evaluation != "NO" or not isinstance(correction, str) or not correction.strip():
         raise BadReply('Answer with {"evaluation": "YES"}, or with {"evaluation": "NO", "correction": "..."}.')
     return " ".join(correction.encode(errors="replace").decode().split())  # JSON may hold lone surrogates
+
+
+def _object_in(text: str) -> dict[str, object]:
+    """Return the JSON object in a text; an empty one where there is none."""
+    try:
+        found = json.loads(text[text.find("{") : text.rfind("}") + 1], strict=False)
+    except (ValueError, RecursionError):  # syntax, or too many brackets
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_reflection(reply: str) -> str:

@@ -42,6 +42,8 @@ def thinking(thought: str | None, action: str = "add one", right: bool | None = 
         ('{"evaluation": "yes", "correction": "ignored"}', ""),
         ('Sure: {"evaluation": "NO", "correction": " The target\\n is higher. "} Good luck.', "The target is higher."),
         ('{"evaluation": "NO", "correction": {"thoughts": "It is higher.", "action": "+"}}', "It is higher."),
+        ('{"evaluation": "NO", "correction": "{\\"thoughts\\": \\"It is higher.\\"}"}', "It is higher."),
+        ('{"evaluation": "NO", "correction": "It is in {4, 5}."}', "It is in {4, 5}."),
     ],
 )
 def test_an_answer_says_that_the_thought_is_right_or_has_a_better_one(reply: str, correction: str) -> None:
