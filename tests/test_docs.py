@@ -146,7 +146,7 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     for block in blocks:
         exec(compile(block, "python.md", "exec"), vars(page))
     printed = capsys.readouterr().out
-    assert len(re.findall(r"^\d+ [\d.]+ -?[\d.]+$", printed, re.MULTILINE)) == 4
+    assert re.search(r"^\[([\d.]+(, )?){4}\]$", printed, re.MULTILINE)
     assert "rlft sampled" in printed
     assert (tmp_path / "runs" / "corridor" / "policy").is_dir()
 

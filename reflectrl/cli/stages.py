@@ -193,9 +193,11 @@ def _stages(
     from reflectrl.run import Run
 
     if recipe is None and run is None:
+        words = [word for word in overrides or () if "=" not in word]
+        guess = f"; did you mean --recipe {words[0]}?" if words else ""
         raise InvalidInput(
             "neither --recipe nor --run was given; give --recipe to begin a run, or --run to continue one with the "
-            "recipe of its folder."
+            f"recipe of its folder{guess or '.'}"
         )
     checked = load_recipe(recipe or load_saved_recipe(runs / str(run) / RECIPE), overrides or ())
     folder = _run_folder(runs, run, checked)

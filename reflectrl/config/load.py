@@ -89,7 +89,7 @@ def load_recipe(
         name = str(values.get("name", "without a name"))
         source = _extended(_Source(values), Path(), (name,))
     before = copy.deepcopy(source.values)
-    for override in overrides:
+    for override in sorted(overrides, key=lambda each: not each.startswith("env.name=")):  # its options come after it
         _override(source, override)
     source.notes += drop_foreign_prices(
         before,
@@ -320,6 +320,8 @@ def _override(source: _Source, override: str) -> None:
         source.problems.append(str(error))
         return
     source.problems += [f"{said}: {problem}" for problem in problems]
+    if path == "env.name":
+        _leave_environment(source.values, {"env": {"name": value}})
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")

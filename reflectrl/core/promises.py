@@ -30,7 +30,9 @@ def wrong_observation(
     actions, common = observation.actions, observation.common
     for given in (actions, common):
         if not isinstance(given, tuple):
-            return f"showed the menu {shown(given)}, which is no tuple; records must not change"
+            return (
+                f"showed the menu {shown(given)}, a {type(given).__name__}; expected a tuple, as records do not change"
+            )
     if not (actions or ended):
         return "offered no legal action; an unfinished episode needs at least one"
     wrong = _wrong_texts(observation.text, observation.task, *actions, *common)
@@ -103,9 +105,10 @@ def wrong_tasks(tasks: object, split: str) -> str | None:
         if (wrong := _wrong_texts(task.id)) is not None:
             return f"returned {where} with an id that cannot be used: it {wrong}"
         if not _is_plain(task.options):
+            odd = _odd_part(task.options, "options") or f"options={shown(task.options)}"
             return (
-                f"returned {where} with the options {shown(task.options)}; expected a dict of texts, finite numbers, "
-                "True, False, None, and lists and dicts of these with texts as keys, which files can hold"
+                f"returned {where} whose task {shown(task.id)} has {odd}, which JSON cannot hold; expected a dict of "
+                "texts, finite numbers, True, False, None, and lists and dicts of these with texts as keys"
             )
         if task.id in ids:
             return f"returned {where} that repeats an id, {shown(task.id)}; each task needs an id of its own"
@@ -137,6 +140,19 @@ def _is_plain(options: object) -> bool:
         return isinstance(options, Mapping) and msgspec.json.decode(msgspec.json.encode(options)) == options
     except (TypeError, ValueError, RecursionError):
         return False
+
+
+def _odd_part(value: object, name: str) -> str | None:
+    """Describe the first part of options that JSON does not return unchanged, and where it is."""
+    if isinstance(value, Mapping):
+        parts = [(part, f"{name}[{key!r}]") for key, part in value.items()]
+        if odd := [key for key in value if not isinstance(key, str)]:
+            return f"the key {shown(odd[0])} in {name}"
+    elif isinstance(value, list):
+        parts = [(part, f"{name}[{place}]") for place, part in enumerate(value)]
+    else:
+        return None if _is_plain({"": value}) else f"{name}={shown(value)} ({type(value).__name__})"
+    return next(filter(None, (_odd_part(part, where) for part, where in parts)), None)
 
 
 def _is_finite(reward: object) -> bool:

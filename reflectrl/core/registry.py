@@ -64,6 +64,12 @@ def _plugins() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group="reflectrl.envs")}
 
 
+def env_package(name: str) -> str:
+    """Return name and version of the installed package that provides an environment; empty for all other ones."""
+    provided = (point.dist for point in entry_points(group="reflectrl.envs", name=name.partition(":")[0]))
+    return next((f"{package.name} {package.version}" for package in provided if package), "")
+
+
 def env_names() -> list[str]:
     """Return the names of all known environments, sorted."""
     return sorted({*_TARGETS, *_plugins()})

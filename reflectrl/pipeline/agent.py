@@ -14,6 +14,7 @@ from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
 from reflectrl.core.layout import POLICIES
 from reflectrl.core.promises import wrong_observation
+from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import Player, Policy, ReadsHints, Seat
@@ -80,6 +81,8 @@ class Agent:
         seed: int = 0,
     ) -> State:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
+        if not isinstance(observation, Observation):
+            raise InvalidInput(f"the state {shown(observation)} was given; expected Observation(text, actions).")
         if (wrong := wrong_observation(observation, self.max_actions, ended=False)) is not None:
             raise InvalidInput(f"the state cannot be played: it {wrong}.")
         if isinstance(past, str) or not all(isinstance(action, str) for action in past):

@@ -36,38 +36,16 @@ from reflectrl.core.layout import (
     POLICY,
     POLICY_SFT,
     RECIPE,
-    REFLECTOR,
-    REFLECTOR_RLFT,
     checkpoints_folder,
     unfinished_file,
 )
 from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
 from reflectrl.endpoint.journal import REPLIES
-from reflectrl.pipeline.inputs import changed_inputs, stage_inputs
+from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 
 _SECONDS = ("wall_seconds", "cpu_seconds")
 """Keys of the seconds of all starts of a stage, by the clock and of this process."""
-
-
-def _digests(recipe: Recipe, stage: str) -> dict[str, str]:
-    """Return the SHA-256 of each file or folder outside of the run that ``stage`` reads."""
-    lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
-    models = (recipe.model, recipe.reflector_model or recipe.model)
-    frozen = [player.model for player in (recipe.players.rater, recipe.players.corrector) if player is not None]
-    rater = recipe.players.rater
-    learned = [rater.model.name] if rater is not None and rater.player == "learned" else []
-    planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
-    files = {
-        "gen-data": [
-            *(recipe.data.demonstrations or []),
-            *(model.name for model in planning if model.name.endswith(".gguf")),
-        ],
-        "sft": [model.name for model in models if model.name.endswith(".gguf")],
-        "rlft": [*(model.name for model in frozen if model.name.endswith(".gguf")), *learned],
-        "eval": [str(Path(run) / name) for run in lenders for name in (REFLECTOR, REFLECTOR_RLFT)],
-    }
-    return {file: digest for file in files.get(stage, []) if (digest := _digest(file)) is not None}
 
 
 def _digest(file: str) -> str | None:
@@ -246,7 +224,8 @@ class RunFolder:
         """Record the inputs of ``stage``, and the resolved recipe."""
         if not is_main_process():
             return
-        text, files, entry = dump_recipe(recipe), _digests(recipe, stage), self._read().get(stage, {})
+        text, entry = dump_recipe(recipe), self._read().get(stage, {})
+        files = {file: sha for file in outside_files(recipe, stage) if (sha := _digest(file)) is not None}
         begun = {
             "done": False,
             "inputs": stage_inputs(recipe, stage),

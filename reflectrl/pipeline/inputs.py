@@ -1,14 +1,17 @@
-"""The inputs of a stage: the parts of the recipe that its result depends on."""
+"""The inputs of a stage: the parts of the recipe, and the files outside of the run, that its result depends on."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core.addresses import without_credentials
-from reflectrl.core.layout import STAGES
+from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.nested import dotted
+from reflectrl.core.registry import env_class
 from reflectrl.core.settings import section_of, settings_fields
 
 _READS: Mapping[str, tuple[str, ...]] = {
@@ -100,3 +103,32 @@ def _added(key: str, value: Any, then: Mapping[str, Any]) -> bool:
         if default is None and path != key and not any(each.startswith(f"{path}.") for each in then):
             return False
     return section is None and bool(default == value)
+
+
+def outside_files(recipe: Recipe, stage: str) -> list[str]:
+    """Return the files and folders outside of the run that ``stage`` reads, code of foreign classes included."""
+    lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
+    models = (recipe.model, recipe.reflector_model or recipe.model)
+    frozen = [player.model for player in (recipe.players.rater, recipe.players.corrector) if player is not None]
+    rater = recipe.players.rater
+    learned = [rater.model.name] if rater is not None and rater.player == "learned" else []
+    planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
+    environment = _code_of(env_class(recipe.env.name).__module__)
+    trainer = _code_of(recipe.rlft.trainer.partition(":")[0]) if recipe.rlft and recipe.rlft.trainer else []
+    files = {
+        "gen-data": [
+            *(recipe.data.demonstrations or []),
+            *(model.name for model in planning if model.name.endswith(".gguf")),
+            *environment,
+        ],
+        "sft": [model.name for model in models if model.name.endswith(".gguf")],
+        "rlft": [*(model.name for model in frozen if model.name.endswith(".gguf")), *learned, *environment, *trainer],
+        "eval": [str(Path(run) / name) for run in lenders for name in (REFLECTOR, REFLECTOR_RLFT)],
+    }
+    return files[stage]
+
+
+def _code_of(module: str) -> list[str]:
+    """Return the file of an imported module of another package; none for this library's own, programs and notebooks."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return [] if file is None or module == "__main__" or module.partition(".")[0] == "reflectrl" else [file]

@@ -123,11 +123,11 @@ def _run_stage(job: _Job, stage: str) -> None:
         run.check(recipe, earlier)
         if earlier == "rlft" and recipe.rlft is None and not run.is_done(earlier):
             _run_stage(job, earlier)  # it has nothing to do, so it runs without a request
+        needed = earlier != "rlft" or "rlft" in recipe.eval.policies
         # sft of one player at a time leaves the stage open until both exist
-        if not run.is_done(earlier):
+        if needed and not run.is_done(earlier):
             raise InvalidInput(
-                f"stage {stage!r} of {run.path} needs {earlier!r}; run `reflectrl {earlier}` with the same --recipe, "
-                "--runs and --run first."
+                f"stage {stage!r} of {run.path} needs {earlier!r}; run that stage first, with the same recipe and folder."
             )
     try:
         run.check(recipe, stage)
@@ -144,6 +144,8 @@ def _run_stage(job: _Job, stage: str) -> None:
     elif run.is_done(stage):
         job.reporter.line(labelled(stage, f"skipped: done before, {run.done_with(stage)}"))
         return
+    elif changed := run.changed(stage):
+        job.reporter.line(labelled(stage, f"continues with {', '.join(changed)} as changed since it was begun"))
     if stage == "gen-data" and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
     begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage, anew=not same)

@@ -17,6 +17,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
 from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
+from reflectrl.core.registry import env_package
 from reflectrl.core.text import visible
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.report.markup import asset, excerpt
@@ -220,6 +221,8 @@ def _limits(card: Card) -> Iterator[str]:
         f"It knows one environment, {markdown(card.agent.env)}{f' with {markdown(options)}' if options else ''}, and "
         "its texts in exactly this form; elsewhere its actions mean nothing."
     )
+    if package := env_package(card.agent.env):
+        yield f"The environment is part of the package {markdown(package)}, which has to be installed."
     yield f"Menus have at most {card.agent.max_actions} actions, prompts {card.recipe.model.max_length} tokens."
     yield "It always chooses one of the actions that it is shown, however bad all of them are."
     if card.recipe.players.reflector.player not in ("none", "expert"):

@@ -148,16 +148,27 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
             numbers = f"{reflecting} trained with them, {silent} without any"
             yield start + _worth(reflecting.minus(silent), numbers)
         elif blank := _estimates(group, "rlft", "blank"):
-            numbers = f"the policy comes to {reflecting} with them and to {_over_runs(blank)} when they are blank"
-            yield start + _worth(_paired(each, blank), numbers)
+            numbers = f"{reflecting} with their words, {_over_runs(blank)} with blank ones"
+            yield start + _dependence(_paired(each, blank), numbers)
 
 
 def _worth(worth: Interval, numbers: str) -> str:
-    points = f"{abs(100 * worth.mean):.0f} points"
-    interval = f"[{100 * worth.low:+z.0f}, {100 * worth.high:+z.0f}]"
     if not worth.is_clear:
-        return f"Reflections made no clear difference here ({100 * worth.mean:+z.0f} points {interval}): {numbers}."
-    return f"Reflections {'were worth' if worth.mean > 0 else 'cost'} {points} here {interval}: {numbers}."
+        return f"Reflections made no clear difference here ({_points(worth)}): {numbers}."
+    return f"Reflections {'were worth' if worth.mean > 0 else 'cost'} {_points(worth, sign=False)} here: {numbers}."
+
+
+def _dependence(change: Interval, numbers: str) -> str:
+    """Say what blank reflections change, which is not what training with reflections is worth."""
+    if not change.is_clear:
+        return f"Blank reflections made no clear difference to this policy ({_points(change)}): {numbers}."
+    does = "depends on its reflections" if change.mean > 0 else "does better with blank reflections"
+    return f"The policy {does} ({_points(change)}): {numbers}. A run without a reflector shows what they are worth."
+
+
+def _points(change: Interval, *, sign: bool = True) -> str:
+    points = f"{100 * change.mean:+z.0f}" if sign else f"{abs(100 * change.mean):.0f}"
+    return f"{points} points [{100 * change.low:+z.0f}, {100 * change.high:+z.0f}]"
 
 
 def _without_player(run: Run) -> tuple[tuple[str, str], ...]:

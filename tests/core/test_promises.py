@@ -134,7 +134,12 @@ def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_t
         ("tasks", [Task("a"), Task("a")], "'a'"),
         ("tasks", [Task("\udcff")], r"'\\udcff'"),
         ("tasks", [Task("a", {"room": np.int64(1)})], "int64"),
-        ("tasks", [Task("a", {1: 2})], r"\{1: 2\}"),
+        ("tasks", [Task("a", {1: 2})], "the key 1 in options"),
+        (
+            "tasks",
+            [Task("a", {"rooms": [3, {"doors": (1, 2)}]})],
+            r"options\['rooms'\]\[1\]\['doors'\]=\(1, 2\) \(tuple\)",
+        ),
         ("tasks", [Task("a", None)], "None"),
         ("expert", "fly", r"'fly'.*\('right',"),
         ("spoiler", 3, "3"),

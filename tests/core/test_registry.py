@@ -10,6 +10,7 @@ from corridor import corridor
 from faulty import restored_registry
 
 from reflectrl.core import InvalidInput, check_env, env_names, make_env, register_env
+from reflectrl.core.registry import env_package
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.envs.number_line import NumberLine
 
@@ -151,6 +152,7 @@ def test_an_installed_package_brings_an_environment_by_entry_point(plugin):
     assert "elsewhere" in env_names()
     assert "elsewhere_pkg" not in sys.modules  # imported only when made
     check_env(make_env("elsewhere", size=6))
+    assert [env_package(name) for name in ("elsewhere:6", "number_line")] == ["elsewhere-pkg 1.0", ""]
 
 
 @pytest.mark.parametrize(

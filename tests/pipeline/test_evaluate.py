@@ -234,3 +234,15 @@ def test_other_reflectors_need_a_policy_that_was_trained_with_one():
     for change in ("players.reflector.player=none", "eval.policies=[random]"):
         with pytest.raises(InvalidInput, match=r"eval\.reflectors"):
             recipe("eval.reflectors=[{name: x, run: a}]", change)
+
+
+def test_a_policy_is_evaluated_before_rlft_and_again_after_it(other: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(other, tmp_path / "run")
+    early = ("seed=7", "sft.reflector.steps=30", "eval.greedy=false", "eval.controls=[]")
+    with pytest.raises(InvalidInput, match="needs 'rlft'"):
+        play_stages(small_recipe(*early), run, "eval")
+    play_stages(small_recipe(*early, "eval.policies=[sft]"), run, "eval")
+    assert {row.policy for row in rows_of(run)} == {"sft"}
+    said = play_stages(small_recipe(*early, "eval.policies=[sft, rlft]"), run, "rlft", "eval")
+    assert "evaluating again" in said
+    assert {row.policy for row in rows_of(run)} == {"sft", "rlft"}

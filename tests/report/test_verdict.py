@@ -50,12 +50,14 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
     other = evaluated(tmp_path / "other", 0.5, 0.4, SILENT, "name=other", "rlft.gamma=1")
     _, _, twin, _ = judge(reflecting, silent)
     assert twin == (
-        "Reflections were worth 40 points here [+28, +51]: 90 % [83, 94] trained with them, 50 % [40, 60] without any."
+        "Reflections were worth 40 points [+28, +51] here: 90 % [83, 94] trained with them, 50 % [40, 60] without any."
     )
     elsewhere = evaluated(tmp_path / "elsewhere", 0.5, 0.4, SILENT, "name=elsewhere", "eval.split=validation")
     for folders in ([reflecting], [reflecting, other], [reflecting, elsewhere]):
         *_, blank, _ = judge(*folders)
-        assert blank.endswith("the policy comes to 90 % [83, 94] with them and to 60 % [50, 69] when they are blank.")
+        numbers = "90 % [83, 94] with their words, 60 % [50, 69] with blank ones"
+        assert blank.startswith("The policy depends on its reflections (+30 points")
+        assert numbers in blank
     assert "Reflections made no clear difference here (-5 points" in " ".join(
         judge(evaluated(tmp_path / "even", 0.45, 0.3), silent)
     )
@@ -99,7 +101,7 @@ def test_a_training_that_still_runs_is_not_judged_by_its_last_iterations(tmp_pat
 def test_the_worth_of_reflections_names_its_group_where_there_are_several(tmp_path: Path) -> None:
     one = evaluated(tmp_path / "one", 0.9, 0.5, "name=one", "rlft.gamma=0.8")
     other = evaluated(tmp_path / "other", 0.8, 0.5, "name=other")
-    worth = [sentence for sentence in judge(one, other) if "Reflections were worth" in sentence]
+    worth = [sentence for sentence in judge(one, other) if "depends on its reflections" in sentence]
     assert [sentence.partition(": ")[0] for sentence in worth] == ["one", "other"]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
+from run_folders import unfinish
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config
 from trained_runs import play_stages, small_recipe
@@ -13,6 +15,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline import STAGES
 from reflectrl.players import ExpertReflector
 from reflectrl.training.filtered import FilteredCloning
 from reflectrl.training.rlft import ReflectRLTrainer
@@ -75,6 +78,22 @@ def test_a_recipe_trains_with_the_class_that_it_names_and_goes_on_with_no_other(
     assert ours["loss"] != theirs["loss"]
     with pytest.raises(InvalidInput, match='rlft.trainer: ".*FilteredCloning" -> null'):
         play_stages(small_recipe(), trained_run(CLONING), "rlft")
+
+
+@pytest.mark.slow
+def test_a_run_says_that_the_code_of_its_trainer_has_changed(trained_run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = tmp_path / "method_of_a_test.py"
+    code.write_text("from reflectrl import ReflectRLTrainer\nclass Mine(ReflectRLTrainer): ...\n")
+    recipe = small_recipe("rlft.trainer=method_of_a_test:Mine", "rlft.stages.0.iterations=1")
+    run = shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "run")
+    play_stages(recipe, run, "rlft")
+    assert "same inputs" in play_stages(recipe, run, "rlft")
+    code.write_text(f"{code.read_text()}# changed\n")
+    assert f"done before, with {code} as it was then" in play_stages(recipe, run, "rlft")
+    (run / "policy" / "model.safetensors").unlink()
+    unfinish(run, "rlft")
+    assert f"continues with {code} as changed since it was begun" in play_stages(recipe, run, "rlft")
 
 
 @pytest.mark.parametrize(
