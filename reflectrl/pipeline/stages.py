@@ -127,7 +127,8 @@ def _run_stage(job: _Job, stage: str) -> None:
         # sft of one player at a time leaves the stage open until both exist
         if needed and not run.is_done(earlier):
             raise InvalidInput(
-                f"stage {stage!r} of {run.path} needs {earlier!r}; run that stage first, with the same recipe and folder."
+                f"stage {stage!r} of {run.path} needs {earlier!r}; run that stage first, with the same "
+                "recipe and folder."
             )
     try:
         run.check(recipe, stage)
