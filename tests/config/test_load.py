@@ -51,6 +51,8 @@ def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> Non
     check_recipe(other)
     same = load_recipe(write(tmp_path, f"extends: {base}\nenv: {{name: dangerous_taxi}}\n"))
     assert (same.env.options["stage"], same.eval.env) == ("pickup", {"horizon": 9})
+    overridden = load_recipe("dangerous_taxi/nano", ["env.options.size=6", "env.name=number_line"])
+    assert overridden.env.options == {"size": 6}
 
 
 def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
