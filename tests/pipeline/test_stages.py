@@ -171,7 +171,7 @@ def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_t
 
 @pytest.mark.slow
 def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_what_to_run_first(trained_run, tmp_path):
-    with pytest.raises(InvalidInput, match="reflectrl gen-data"):
+    with pytest.raises(InvalidInput, match="needs 'gen-data'"):
         play_stages(small_recipe(), tmp_path / "run", "sft")
     with pytest.raises(InvalidInput, match="'rlft'"):
         play_stages(small_recipe(), tmp_path / "run", "rlf")
@@ -183,7 +183,7 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     run_stages(small_recipe(), run, ("sft",), sft_players=("reflector",))
     assert not RunFolder(run).is_done("sft")
-    with pytest.raises(InvalidInput, match="reflectrl sft"):
+    with pytest.raises(InvalidInput, match="needs 'sft'"):
         play_stages(small_recipe(), run, "rlft")
     run_stages(small_recipe(), run, ("sft",), sft_players=("policy",))
     assert RunFolder(run).is_done("sft")
