@@ -105,7 +105,11 @@ def wrong_tasks(tasks: object, split: str) -> str | None:
         if (wrong := _wrong_texts(task.id)) is not None:
             return f"returned {where} with an id that cannot be used: it {wrong}"
         if not _is_plain(task.options):
-            odd = _odd_part(task.options, "options") or f"options={shown(task.options)}"
+            try:
+                odd = _odd_part(task.options, "options")
+            except RecursionError:  # they hold themselves
+                odd = None
+            odd = odd or f"options={shown(task.options)}"
             return (
                 f"returned {where} whose task {shown(task.id)} has {odd}, which JSON cannot hold; expected a dict of "
                 "texts, finite numbers, True, False, None, and lists and dicts of these with texts as keys"

@@ -125,6 +125,10 @@ def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_t
         corridor(observe=lambda _: shown).reset()
 
 
+ENDLESS = {"self": []}
+ENDLESS["self"].append(ENDLESS)
+
+
 @pytest.mark.parametrize(
     ("method", "answer", "facts"),
     [
@@ -135,6 +139,7 @@ def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_t
         ("tasks", [Task("\udcff")], r"'\\udcff'"),
         ("tasks", [Task("a", {"room": np.int64(1)})], "int64"),
         ("tasks", [Task("a", {1: 2})], "the key 1 in options"),
+        ("tasks", [Task("a", ENDLESS)], "options="),
         (
             "tasks",
             [Task("a", {"rooms": [3, {"doors": (1, 2)}]})],
