@@ -307,7 +307,7 @@ def test_options_that_json_would_not_give_back_are_refused(pool):
             env.reset(options={"task": Task("train-1", {"number": odd})})
         with pytest.raises(InvalidInput, match="'faulty'.*'marker'"):
             pool.make("faulty", {"marker": odd}, 1)
-    with WorkerPool(1) as other, pytest.raises(WorkFailed, match=r"options \{'at': \(1, 2\)\}"):
+    with WorkerPool(1) as other, pytest.raises(WorkFailed, match=r"options\['at'\]=\(1, 2\) \(tuple\)"):
         other.make("faulty", {"fault": "odd tasks"}, 1)[0].split_tasks("train")
     assert begin(env).step("left") == begin(make_env("faulty")).step("left")
 
