@@ -118,7 +118,7 @@ def checkout(earlier: str) -> Iterator[Path]:
 
 def confirm(earlier: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -> bool:
     """Return whether short runs of arms give the same bytes at a commit and now; existing short runs are reused."""
-    same = True
+    same: list[bool] = []
     with checkout(earlier) as before:
         for arm in arms:
             if not (before / "recipes" / f"{arm.recipe}.yaml").exists():
@@ -128,10 +128,10 @@ def confirm(earlier: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -
                 if not (folder / RESULTS).exists():
                     train(code, folder, arm)
             changed = differences(*folders)
-            same = same and not changed
+            same.append(not changed)
             found = f"other {', '.join(changed)}" if changed else "the same bytes"
             reporter.line(f"{arm.recipe}, {arm.title}: {found}")
-    return same
+    return bool(same) and all(same)
 
 
 def main() -> int:

@@ -100,6 +100,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=EPISODES)
     given = parser.parse_args()
+    if given.episodes < 1:
+        parser.error(f"--episodes {given.episodes} was given; expected 1 or more.")
     if shutil.which("chromium") is None:
         sys.exit("chromium is not installed: apt-get install chromium.")
     with tempfile.TemporaryDirectory() as place:

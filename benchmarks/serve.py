@@ -29,7 +29,7 @@ import psutil
 from arms import HERE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import load_recipe
-from reflectrl.core import NatLangEnv, make_env
+from reflectrl.core import InvalidInput, NatLangEnv, make_env
 
 CLIENTS = [1, 16]
 REQUESTS = 300
@@ -112,7 +112,12 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     given = parser.parse_args()
-    recipe = load_recipe(str(given.run / "recipe.yaml"))
+    if min(given.clients) < 1 or given.requests < 2 * max(given.clients):
+        parser.error("expected one or more --clients, and at least twice as many --requests.")
+    try:
+        recipe = load_recipe(str(given.run / "recipe.yaml"))
+    except InvalidInput as error:
+        parser.error(str(error))
     bodies = states(make_env(recipe.env.name, **recipe.env.options), given.requests * len(given.clients) + 1)
     if len(bodies) <= given.requests * len(given.clients):
         sys.exit(f"only {len(bodies)} states were found; ask for fewer --requests.")

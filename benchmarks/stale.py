@@ -260,7 +260,9 @@ def _meaning(file: str, text: str, skipped: frozenset[str] = frozenset()) -> str
     """Return ``text`` without what cannot change a result: comments, layout, descriptions and ``skipped`` functions."""
     if file.endswith(".yaml"):
         said = yaml.safe_load(text)
-        return repr({key: value for key, value in said.items() if key != "description"})
+        if isinstance(said, dict):
+            said.pop("description", None)
+        return repr(said)
     if not file.endswith(".py"):
         return text
     tree = ast.parse(text)

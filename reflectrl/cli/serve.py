@@ -13,6 +13,7 @@ import typer
 from reflectrl.cli.completion import complete_run
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import host_of
 from reflectrl.serving.bounds import Bounds
 
 
@@ -58,6 +59,12 @@ def serve(
         )
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
+    for name in allow_host or ():
+        if not name or host_of(f"//{name}") != name.lower():
+            raise InvalidInput(
+                f"--allow-host {name!r} was given; expected a host name without scheme and port, such as "
+                "agents.example."
+            )
     key = None if api_key_env is None else _key(api_key_env)
     from reflectrl.serving.server import serve as answer
 

@@ -100,9 +100,10 @@ def _check_trust(recipe: Recipe, folder: Path) -> None:
     models, players = (recipe.model, recipe.reflector_model), (recipe.players.reflector, recipe.players.planner)
     wishes = ["run Python code that came with its model"] if any(m and m.trust_remote_code for m in models) else []
     wishes += [
-        f"send the key in {player.endpoint.api_key_env} to {player.endpoint.base_url}"
+        f"send the key in {variable} to {player.endpoint.base_url}"
         for player in players
-        if player is not None and player.player == "remote" and player.endpoint.base_url and player.endpoint.api_key_env
+        if player is not None and player.player == "remote" and player.endpoint.base_url
+        if (variable := player.endpoint.key_variable) and (player.endpoint.api_key_env or variable in os.environ)
     ]
     if wishes and os.environ.get(TRUSTED) != str(folder.resolve()):
         raise InvalidInput(

@@ -119,9 +119,14 @@ def _what(card: Card) -> Iterator[str]:
     shown = f"Before it chooses, a reflection on the state is written by {writer}." if writer else _UNSHOWN
     if recipe.description:  # after our own words, it cannot begin a list, a heading or a rule
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
+    answers = (
+        "the labelled menu of its legal actions, and answers with the label of one"
+        if recipe.prompt.action_mode == "enumerated"
+        else "its legal actions, and writes a text that names one of them"
+    )
     yield (
-        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
-        f"labelled menu of its legal actions, and answers with the label of one. {shown} Trained with "
+        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and "
+        f"{answers}. {shown} Trained with "
         "reflectrl by the method of Reflect-RL."
     )
     yield ""

@@ -5,6 +5,7 @@ The only importer of FastAPI and uvicorn. Requests are never written to disk or 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import math
@@ -20,6 +21,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reflectrl import __version__
 from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
@@ -89,7 +91,7 @@ def serve(
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http="h11",  # limits the size of headers
+                http=_prompt_protocol(bounds.timeout_s),
                 loop="asyncio",
                 ws="none",
                 log_config=None,
@@ -102,6 +104,21 @@ def serve(
         )
         with _stopped_by_signals(server):
             server.run(sockets=[listener])
+
+
+def _prompt_protocol(timeout_s: float) -> type[H11Protocol]:
+    """Return uvicorn's protocol that limits the size of headers; here, a connection's first ones must come in time."""
+
+    class PromptProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in its base
+            super().connection_made(transport)
+            self.loop.call_later(timeout_s, self._end_without_request)
+
+        def _end_without_request(self) -> None:
+            if self.cycle is None:
+                self.transport.close()
+
+    return PromptProtocol
 
 
 @contextlib.contextmanager
@@ -233,7 +250,7 @@ class Handlers:
             raise RequestRefused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
         if chat.stream or chat.n not in (None, 1):
             raise RequestRefused(
-                400, "stream=true or n above 1 was requested; expected one whole reply: leave both out."
+                400, "stream=true or another n than 1 was requested; expected one whole reply: leave both out."
             )
         if chat.temperature not in (None, reflector.temperature):
             raise RequestRefused(
@@ -281,6 +298,8 @@ async def _answer_error(request: Request, error: Exception) -> JSONResponse:
         return error_reply(503, "too many requests are pending; try again in a second.", headers={"retry-after": "1"})
     if isinstance(error, TimeoutError):
         return error_reply(504, "no reply within the time limit; try again later.", headers={"retry-after": "1"})
+    if isinstance(error, HTTPException) and error.status_code == 400:  # JSON that is too deep, or no UTF-8
+        return error_reply(unusable, "the request cannot be used: its body is not JSON.")
     if isinstance(error, HTTPException):  # no such path or method
         sentence = f"{request.method} {request.url.path[:MAX_NAME_CHARS]!r}: {error.detail.lower()}; see /openapi.json."
         return error_reply(error.status_code, sentence, headers=dict(error.headers or {}))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import POLICIES
 from reflectrl.models.plain_text import PlainText
@@ -75,6 +76,7 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
             "text, or use this one with reflectrl.load_agent."
         )
     agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False)
-    who = f"{run.resolve().name} (policy after {POLICIES[agent.name].upper()})"
+    which = "exported agent" if read_agent_file(run) else f"policy after {POLICIES[agent.name].upper()}"
+    who = f"{run.resolve().name} ({which})"
     # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
     return replace(agent, who=who, layout=replace(agent.layout, shuffle=False))

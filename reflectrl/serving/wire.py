@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -86,7 +86,7 @@ class ActReply(BaseModel):
 class TextPart(Request):
     """A part of a message's content."""
 
-    type: str
+    type: Literal["text"]
     text: Text
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import raised
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_REPLACED = ["policy/*", "reflector/*"]
-"""Files deleted from the repository if the folder lacks them; an old adapter beside merged weights would be loaded."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REPLACED = ["policy/*", "reflector/*", "example.py", "example.json"]
+"""Files deleted from the repository if the folder lacks them: an old adapter would be loaded beside merged weights, and
+the example of an earlier agent would be wrong."""
 
 
 def is_hub_name(name: str) -> bool:

@@ -14,7 +14,7 @@ from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.files import write_text
 from reflectrl.core.nested import with_texts
 
-_PATH = re.compile(r"(?<![\w.~/-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
+_PATH = re.compile(r"(?<![\w.~/)\]<-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
 """An absolute path within a text, but not an address or a relative path."""
 _WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
@@ -51,7 +51,7 @@ class Scrubber:
     def _without_paths(self, text: str) -> str:
         plain = self.text(text.replace("file://", ""))
         if plain.startswith(("/", "~/")) and "\n" not in plain:  # with spaces or without
-            return PurePosixPath(plain).name
+            return PurePosixPath(plain).name or plain
         return _PATH.sub(lambda found: PurePosixPath(found[0]).name, plain)
 
     def recipe(self, recipe: Recipe) -> Recipe:

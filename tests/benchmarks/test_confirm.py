@@ -7,12 +7,13 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from arms import ENVIRONMENTS
-from confirm import arms_of, differences, overrides
+from arms import ENVIRONMENTS, Arm
+from confirm import arms_of, confirm, differences, overrides
 from stale import COMMIT, TABLES
 from trained_runs import TrainedRuns
 
 from reflectrl.config import load_recipe
+from reflectrl.pipeline.console import Reporter
 
 
 def test_weights_and_results_are_compared_and_new_columns_are_not(trained_run: TrainedRuns, tmp_path: Path) -> None:
@@ -38,6 +39,10 @@ def test_every_arm_of_a_table_has_a_short_run(env: str) -> None:
         recipe = load_recipe(arm.recipe, overrides(arm))
         assert recipe.rlft is not None
         assert sum(stage.iterations for stage in recipe.rlft.stages) <= 6
+
+
+def test_arms_that_have_no_run_at_the_earlier_commit_confirm_nothing(tmp_path: Path) -> None:
+    assert not confirm("HEAD", [Arm("new", "New", "number_line/of_tomorrow")], tmp_path, Reporter())
 
 
 def test_a_confirmed_table_is_judged_by_the_commit_that_confirms_it() -> None:

@@ -39,6 +39,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.bounds import Bounds
 from reflectrl.serving.server import listen, make_app, serve
 from reflectrl.serving.service import load_served_agent, reflector_info
+from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
 
@@ -231,7 +232,7 @@ LONG = "1 2 " * 300
     ("change", "status", "fact"),
     [
         ({"stream": True}, 400, "stream"),
-        ({"n": 2}, 400, "n above 1"),
+        ({"n": 2}, 400, "another n than 1"),
         ({"temperature": 0.5}, 400, "temperature=0.5"),
         ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
         ({"messages": []}, 400, "messages"),
@@ -243,7 +244,7 @@ LONG = "1 2 " * 300
         ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "should be a valid string or should be a valid list"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, ".content.0.text' is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "t", "text": "", "a[b]": 5}]}]}, 400, "content.0.a[b]'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "", "a[b]": 5}]}]}, 400, "0.a[b]'"),
         ({"actions": []}, 422, "action"),
         ({"actions": [f"go {n}" for n in range(9)]}, 422, "9 actions"),
         ({"actions": ["wait", "wait"]}, 422, "action"),
@@ -275,6 +276,7 @@ BODIES = (
     b"",
     b"\xff\xfe",
     b"[" * 3000,
+    b'{"seed": ' + b"1" * 3900 + b"}",
     b'{"observation": "\\ud800", "actions": ["a"]}',
 )
 
@@ -282,8 +284,7 @@ BODIES = (
 def test_a_body_a_path_or_a_method_that_is_no_request_is_refused(client: httpx2.Client) -> None:
     for body in BODIES:
         status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
-        assert status in (400, 422), body
-        assert "Traceback" not in sentence
+        assert (status, "Traceback" in sentence) == (422, False), body
     form = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
     assert refusal(form)[0] == 422
     assert refusal(client.get("/nothing"))[0] == 404
@@ -496,6 +497,7 @@ def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) 
         with pytest.raises(InvalidInput, match=f"players.{role}.player"):
             load_served_agent(there)
     assert load_served_agent(run, "policy-sft").who == "small (policy after SFT)"
+    assert load_served_agent(export_run(run, tmp_path / "agent")).who == "agent (exported agent)"
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -521,6 +523,9 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
             answers.append(b"".join(iter(lambda: line.recv(65536), b"")))
 
     def ask_twice() -> None:
+        with socket.create_connection(("127.0.0.1", int(said[0].rpartition(":")[2])), timeout=60) as line:
+            line.sendall(b"POST /act HTT")
+            answers.append(line.recv(100))  # nothing: the server hangs up
         ask(whole=False)
         ask(whole=True)
 
@@ -532,7 +537,7 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
 
     serve(run, host="0.0.0.0", port=0, bounds=Bounds(timeout_s=2), ready=ready)
     clients.join()
-    assert [answer[:13] for answer in answers] == [b"HTTP/1.1 408 ", b"HTTP/1.1 200 "]
+    assert [answer[:13] for answer in answers] == [b"", b"HTTP/1.1 408 ", b"HTTP/1.1 200 "]
     assert "http://0.0.0.0:" in said[0]
     warning = capsys.readouterr().err
     assert "0.0.0.0" in warning

@@ -95,6 +95,7 @@ def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_pa
     folder = export_run(trained_run(*thinks, stages=STAGES[:3]), tmp_path / "out")
     card = (folder / "README.md").read_text()
     assert "writes a thought before its action" in card
+    assert "answers with the label" not in card
     assert "example.py" not in card
     assert not list(folder.glob("example*"))
 
@@ -196,6 +197,9 @@ def test_the_last_part_of_a_path_is_left(tmp_path):
         "../relative/folder": "../relative/folder",
         "file:///data/project": "project",
         "pypi:requests==2.32.0": "pypi:requests==2.32.0",
+        "http://[::1]:8080/v1": "http://[::1]:8080/v1",
+        "/": "/",
+        "</s>": "</s>",
     }.items():
         assert scrubber.value({"repositories": [given], "size": 8}) == {"repositories": [left], "size": 8}
     recipe = load_recipe("number_line/nano", ["env.name=textworld:/data/my games/house.z8"])
@@ -309,6 +313,14 @@ WISHES = {
             }
         }
     },
+    "send the key in OPENAI_API_KEY to https://collector.example/v1": {
+        "players": {
+            "reflector": {
+                "player": "remote",
+                "endpoint": {"base_url": "https://collector.example/v1", "azure_api_version": "2024-01-01"},
+            }
+        }
+    },
 }
 
 
@@ -321,6 +333,7 @@ def test_an_exported_agent_runs_code_and_sends_keys_only_if_the_user_trusts_its_
     for name, changes in WISHES[wish].items():
         recipe[name] |= changes
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.setenv("OPENAI_API_KEY", TOKEN)
     for trusted in ("", "1", str(tmp_path)):
         monkeypatch.setenv(TRUSTED, trusted)
         with pytest.raises(InvalidInput, match=f"{wish}.*{TRUSTED}={out}"):
@@ -351,6 +364,15 @@ def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained
     assert hub.files["me/agent"] == contents(out) | {"notes.md": b"mine"}
     assert TOKEN not in done.out + done.err
     assert not [name for name, content in contents(tmp_path).items() if TOKEN.encode() in content]
+
+
+def test_a_push_leaves_no_example_of_another_agent(tmp_path, online):
+    (tmp_path / "README.md").write_text("An agent without an example.")
+    with HubServer() as hub:
+        online.setenv("HF_ENDPOINT", hub.url)
+        hub.files["me/agent"] = {"example.py": b"of another", "example.json": b"{}", "notes.md": b"mine"}
+        push(tmp_path, "me/agent")
+    assert hub.files["me/agent"] == {"README.md": b"An agent without an example.", "notes.md": b"mine"}
 
 
 def test_a_push_that_cannot_work_is_refused_before_any_work(tmp_path, trained, online):
