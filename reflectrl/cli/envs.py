@@ -50,5 +50,9 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
         key, equals, value = option.partition("=")
         if not (key and equals):
             raise InvalidInput(f"option {option!r} was given; expected key=value, e.g. stage=pickup.")
+        if key == "name":  # the keyword of ``make_env`` itself
+            raise InvalidInput(f"option {option!r} was given; no environment can have an option called name.")
+        if key in options:
+            raise InvalidInput(f"option {key} was given twice; give it once.")
         options[key], _ = read_yaml(value, f"option {option!r}")
     return options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reflectrl.cli.completion import complete_run
 from reflectrl.cli.shared import check_belongs, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
@@ -38,7 +39,11 @@ def explore(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="Question that the file answers.")],
     run: Annotated[
         Path | None,
-        typer.Option("--run", help=f"Players: those of this run folder; ${EXPLORER} or {DEFAULT_RUN} if it is there."),
+        typer.Option(
+            "--run",
+            help=f"Players: those of this run folder; ${EXPLORER} or {DEFAULT_RUN} if it is there.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Players: a model behind a chat endpoint.")] = None,
     base_url: Annotated[

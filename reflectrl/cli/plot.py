@@ -45,9 +45,11 @@ def plot(
         if not equals or Path(text).is_dir():
             paths.append(Path(text))
             continue
+        if not label:
+            raise InvalidInput(f"{text!r} was given, without a label before '='; give it one, or leave out the '='.")
         paths.append(Path(rest))
-        if labels.setdefault(paths[-1], label) != label:
-            raise InvalidInput(f"{rest} was given as {labels[paths[-1]]!r} and as {label!r}; give each run one label.")
+        if (known := labels.setdefault(paths[-1].resolve(), label)) != label:
+            raise InvalidInput(f"{rest} was given as {known!r} and as {label!r}; give each run one label.")
     if labels and figure is not None:
         given = ", ".join(map(repr, labels.values()))
         raise InvalidInput(f"--figure names the lines itself, but {given} was given; leave out one of the two.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def cp(
     if path.stem != name.rpartition("/")[2] and re.fullmatch(r"[\w.-]+", path.stem):  # runs of its own
         named = yaml.safe_dump({"name": path.stem}, allow_unicode=True).strip()  # quoted where it reads as a number
         text = re.sub(r"^name: .*$", named, text, count=1, flags=re.MULTILINE)
-        text = text.replace(f"--recipe {name}\n", f"--recipe {path}\n", 1)
+    text = text.replace(f"--recipe {name}\n", f"--recipe {shlex.quote(str(path))}\n", 1)
     if os.path.lexists(path):
         raise InvalidInput(f"{path} exists already; choose another name or remove it.")
     write_output(path, text)

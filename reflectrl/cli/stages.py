@@ -144,8 +144,9 @@ def _sweep(
     from reflectrl.config import load_recipe
     from reflectrl.pipeline import sweep
     from reflectrl.pipeline.console import Reporter
-    from reflectrl.report.compare import Rows, compare, print_comparison
+    from reflectrl.report.compare import compare, print_comparison
     from reflectrl.report.runs import read_runs
+    from reflectrl.report.verdict import judged_of
 
     base = load_recipe(recipe, overrides)
     name = _run_folder(runs, run, base).name
@@ -161,8 +162,9 @@ def _sweep(
         sweep.run_all(waiting, jobs=jobs, reporter=reporter, extra=extra)
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, runs) from None
-    if "rlft" in base.eval.policies:
-        summaries, remarks = compare(read_runs([each.folder for each in planned]), Rows(split=base.eval.splits[0]))
+    done = read_runs([each.folder for each in planned])
+    if rows := judged_of(done):
+        summaries, remarks = compare(done, rows)
         for sentence in remarks:
             warn(sentence)
         print_comparison(summaries)

@@ -170,7 +170,8 @@ def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, s
 
     """
     curves = [[_curve(run, stage, what, x) for run in arm.runs] for arm in arms]
-    width = smooth or window(max(len(curve.points) for seeds in curves for curve in seeds))
+    each = [curve.points for seeds in curves for curve in seeds]
+    width = smooth or window(max(points[-1].iteration - points[0].iteration + 1 for points in each))
     drawn = []
     for arm, seeds in zip(arms, curves, strict=True):
         smoothed = [(curve.x, running_mean(curve.points, curve.values, width)) for curve in seeds]

@@ -6,7 +6,7 @@ Texts of recipes and environments may hold anything, so all of them are escaped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Any
@@ -18,8 +18,9 @@ from reflectrl.config.agent_file import AgentFile
 from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
 from reflectrl.core.registry import env_package
-from reflectrl.core.text import visible
+from reflectrl.core.text import counted, visible
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
@@ -100,6 +101,13 @@ The policy writes a thought before its action, so there is no example with trans
 writes the prompts, asks the reflector and reads the answers:"""
 
 
+_ANSWERS: Mapping[ActionMode, str] = {
+    "enumerated": "answers with the label of one",
+    "thought_choice": "writes a thought, and then the label of one",
+    "json": "writes a thought and an action as a JSON object",
+}
+
+
 def _metadata(card: Card) -> dict[str, Any]:
     base, env = card.base, visible(card.agent.env)
     known = {
@@ -119,14 +127,9 @@ def _what(card: Card) -> Iterator[str]:
     shown = f"Before it chooses, a reflection on the state is written by {writer}." if writer else _UNSHOWN
     if recipe.description:  # after our own words, it cannot begin a list, a heading or a rule
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
-    answers = (
-        "the labelled menu of its legal actions, and answers with the label of one"
-        if recipe.prompt.action_mode == "enumerated"
-        else "its legal actions, and writes a text that names one of them"
-    )
     yield (
-        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and "
-        f"{answers}. {shown} Trained with "
+        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
+        f"menu of its legal actions, and {_ANSWERS[recipe.prompt.action_mode]}. {shown} Trained with "
         "reflectrl by the method of Reflect-RL."
     )
     yield ""
@@ -156,7 +159,7 @@ def _evaluation(run: Run) -> Iterator[str]:
     yield from _table(heads[1:], rows, words=heads.index(FIRST_NUMBER) - 1)
     yield ""
     splits = " and ".join(
-        dict.fromkeys(f"{row.tasks} tasks of the split {row.split}" for row in run.rows if not row.group)
+        dict.fromkeys(f"{counted(row.tasks, 'task')} of the split {row.split}" for row in run.rows if not row.group)
     )
     yield (
         f"Played on {markdown(splits)}. The interval is a 95 % Wilson interval over tasks. Policies: sft is "
@@ -170,10 +173,13 @@ def _data(recipe: Recipe) -> Iterator[str]:
     data, dataset = recipe.data, recipe.dataset
     if recipe.sft.enabled:
         teacher = "the environment's expert" if data.teacher == "expert" else _endpoint(data.endpoint)
-        yield (
-            f"{data.samples} steps of episodes with reflections by {teacher}; with probability {data.negatives:g} a "
-            "step follows a mistake, which the reflection must find."
-        )
+        reflected = "" if recipe.players.reflector.player == "none" else f" with reflections by {teacher}"
+        yield f"{data.samples} steps of episodes{reflected}."
+        if data.negatives:
+            yield (
+                f"After a step, with probability {data.negatives:g}, a mistake is tried, which the next step has to "
+                "correct."
+            )
         if data.demonstrations:
             yield "Demonstrations by people come first."
     if recipe.rlft:

@@ -131,15 +131,15 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
         by: ``recipe``, or a recipe key such as ``rlft.gamma`` whose values name the groups.
 
     Returns:
-        The groups, and a sentence about each run that has no such row and is left out, or whose rows are of an earlier
-        evaluation than its recipe describes.
+        The groups, and a sentence about each run that has no such row and is left out, whose rows are of an earlier
+        evaluation than its recipe describes, or that repeats another one.
 
     Raises:
         InvalidInput: no run has such a row, or no recipe has the key ``by``.
 
     """
     groups: dict[str, list[Score]] = {}
-    remarks = []
+    remarks = repeats(runs)
     for name, members in group_runs(runs, by).items():
         for run in members:
             score = _score(run, rows)
@@ -156,6 +156,18 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
         )
     first = next(iter(groups.values()))
     return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], remarks
+
+
+def repeats(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence about each run that is another one again, such as a copy: it tells nothing of further seeds."""
+    first: dict[str, str] = {}
+    said = []
+    for run in runs:
+        settings = {key: value for key, value in run.settings.items() if key not in ("name", "description")}
+        same = first.setdefault(repr((sorted(settings.items()), run.points, run.rows)), run.name)
+        if same != run.name and run.points:
+            said.append(f"{run.name} is the same run as {same}; leave one out, or the intervals are too narrow.")
+    return said
 
 
 def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
@@ -210,7 +222,7 @@ def _score(run: Run, wanted: Rows) -> Score | None:
         metrics.episode_return,
         metrics.length,
         metrics.illegal,
-        sft=found["sft"].metrics.success if "sft" in found and wanted.policy != "sft" else None,
+        sft=found["sft"].metrics.success if "sft" in found and wanted.policy == "rlft" else None,
         fall=None if fall is None else fall.points,
     )
 

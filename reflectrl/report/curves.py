@@ -12,7 +12,7 @@ from typing import Any
 
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run
-from reflectrl.report.series import measurements, running_mean, stages, success_band
+from reflectrl.report.series import measurements, running_mean, stages, success_band, window
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import Metric, metrics_of
 
@@ -111,7 +111,7 @@ def _panel(record: type[Any], field: str, metric: Metric, runs: Sequence[tuple[i
 
 
 def _drawn(axes: _Axes, line: _Line, *, band: bool) -> str:
-    shade = ""
+    shade, width = "", window(len(line.run.points))
     if band:
         lows, highs = zip(*success_band(line.run), strict=True)
         there, back = _places(axes, line.run.points, highs), _places(axes, line.run.points, lows)[::-1]
@@ -119,7 +119,7 @@ def _drawn(axes: _Axes, line: _Line, *, band: bool) -> str:
     return (
         f'<g class="{colour(line.number)}"><title>{escaped(line.run.name, 200)}</title>{shade}'
         f'<path class="raw" d="{_path(axes, line.points, line.values)}"/>'
-        f'<path class="mean" d="{_path(axes, line.points, running_mean(line.points, line.values))}"/></g>'
+        f'<path class="mean" d="{_path(axes, line.points, running_mean(line.points, line.values, width))}"/></g>'
     )
 
 

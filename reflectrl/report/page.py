@@ -19,7 +19,7 @@ from reflectrl.report.series import measurements, running_mean, stages, success_
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows
 from reflectrl.report.trials import with_interval
-from reflectrl.report.verdict import judged_rows, judged_splits, verdict
+from reflectrl.report.verdict import judged_of, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
 
 _KEY = (
@@ -29,7 +29,7 @@ _KEY = (
 _UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
 
-_UNTOLD = "Nothing is evaluated yet that could be judged; `reflectrl eval` does."
+_UNTOLD = "There is no verdict before the policy after RLFT is evaluated: `reflectrl eval`, with rlft in eval.policies."
 _COMPARED = (
     "Groups of runs whose recipes differ in the seed only; success in per cent, sampled. IQM: mean of the middle half "
     "of the runs, with a bootstrap interval. P(> SFT), P(> first): probability that a run ends above one before RLFT, "
@@ -95,7 +95,7 @@ def _table(runs: Sequence[Run]) -> str:
 
 def _comparison(runs: Sequence[Run]) -> str:
     """Return the table that ``reflectrl compare`` prints; empty for one run, or where RLFT was not evaluated."""
-    if len(runs) == 1 or not (rows := next(filter(None, map(judged_rows, runs)), None)):
+    if len(runs) == 1 or not (rows := judged_of(runs)):
         return ""
     groups, remarks = compare(runs, rows)
     lines = [list(map(escaped, group_cells(summary))) for summary in groups]

@@ -71,6 +71,8 @@ def write_plot(
     need_one_of("x", x, XS)
     check_output(out)
     read = read_runs(runs)
+    if figure is not None and figure not in FIGURES:
+        raise InvalidInput(f"figure={figure} was given; expected one of {', '.join(map(str, FIGURES))}.")
     if figure is None:
         named = {path.resolve(): label for path, label in (labels or {}).items()}
         drawn, title = arms.arms_by_label(read, [named.get(run.path, run.name) for run in read]), axis_title(what)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from reflectrl.core.profile import Part, Profile
+from reflectrl.core.text import counted
 from reflectrl.report.table import print_line, print_rows
 
 
@@ -36,5 +37,5 @@ def print_profile(profile: Profile) -> None:
     ]
     heads = ("part of an iteration", "calls", "seconds", "share")
     print_rows(heads, [*rows, ("all", "", f"{total:.3f}", "100%")], words=1)
-    counted = len(profile.iterations) - 1
-    print_line(f"mean of {counted} iterations, without the first" if counted > 0 else "the only iteration")
+    later = len(profile.iterations) - 1
+    print_line(f"mean of {counted(later, 'iteration')}, without the first" if later else "the only iteration")

@@ -13,6 +13,7 @@ from statistics import fmean
 from reflectrl.config import load_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.layout import RECIPE, sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
@@ -108,11 +109,12 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
     known = run / sft_rows_file("reflector")
     rows_of_sft = read_rows(known)[: recipe.sft.reflector.max_rows] if known.is_file() else []
     taught = frozenset(row.prompt.text for row in rows_of_sft)
+    artefacts, splits = read_artefacts(run), len({row.split for row in found.rows})
     env = recipe_env(recipe, run, recipe.eval.env)
     try:
         audits = []
         for row in rows:
-            header, episodes = read_trajectories(run / episodes_file(row, len(recipe.eval.splits)))
+            header, episodes = read_trajectories(artefacts.verify(episodes_file(row, splits)))
             judged = [list(judged_steps(env, header.prompt, episode, taught)) for episode in episodes]
             audits.append(ReflectorAudit(row, judged))
         return audits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -58,13 +59,20 @@ def window(iterations: int) -> int:
 
 
 def running_mean(points: Sequence[Iteration], values: Sequence[float], width: int | None = None) -> list[float]:
-    """Return the mean of the last ``width`` values at each point, by default ``window``; restarted with each stage."""
-    width = width or window(len(points))
+    """Return the mean over the last ``width`` iterations at each point, restarted with each stage.
+
+    Args:
+        points: iterations, among which some may be missing.
+        values: the value of each point.
+        width: number of iterations; by default ``window`` of the points.
+
+    """
+    width, numbers = width or window(len(points)), [point.iteration for point in points]
     return [
         sum(seen) / len(seen)
         for _, stage in stages(points)
         for place in stage
-        for seen in [values[max(stage.start, place + 1 - width) : place + 1]]
+        for seen in [values[bisect_right(numbers, numbers[place] - width, stage.start, place) : place + 1]]
     ]
 
 

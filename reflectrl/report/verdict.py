@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from reflectrl.report.compare import Rows, group_runs
+from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall, mean_interval
 from reflectrl.report.table import print_line
@@ -56,6 +56,7 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
     sentences += _worth_of_reflections(groups)
     sentences += [sentence for run in runs for sentence in _fall(run)]
+    sentences += repeats(evaluated)
     if groups and max(map(len, groups.values())) == 1:
         sentences.append("One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells).")
     return sentences
@@ -71,6 +72,11 @@ def judged_rows(run: Run) -> Rows | None:
     """Return the rows of a run that the verdict is about, of the test if it was played; ``None`` without RLFT's."""
     splits = judged_splits(run)
     return Rows(split="test" if "test" in splits else splits[0]) if splits else None
+
+
+def judged_of(runs: Sequence[Run]) -> Rows | None:
+    """Return the rows in which several runs are compared: those that the first evaluated one is judged by."""
+    return next(filter(None, map(judged_rows, runs)), None)
 
 
 def judged_splits(run: Run) -> list[str]:
@@ -135,7 +141,10 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
 
 def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield a sentence on each group with reflections, beside its twin without, or its own blank reflections."""
-    twins = {_without_player(group[0]): group for group in groups.values() if group[0].reflector == "none"}
+    twins: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for group in groups.values():
+        if group[0].reflector == "none":
+            twins.setdefault(_without_player(group[0]), []).extend(group)
     speaking = {name: group for name, group in groups.items() if group[0].reflector != "none"}
     for name, group in speaking.items():
         each = _estimates(group, "rlft")
@@ -158,11 +167,14 @@ def _worth(worth: Interval, numbers: str) -> str:
     return f"Reflections {'were worth' if worth.mean > 0 else 'cost'} {_points(worth, sign=False)} here: {numbers}."
 
 
-def _dependence(change: Interval, numbers: str) -> str:
-    """Say what blank reflections change, which is not what training with reflections is worth."""
-    if not change.is_clear:
-        return f"Blank reflections made no clear difference to this policy ({_points(change)}): {numbers}."
-    does = "depends on its reflections" if change.mean > 0 else "does better with blank reflections"
+def _dependence(words: Interval, numbers: str) -> str:
+    """Say what reflections add to blank ones, which is not what training with reflections is worth."""
+    blank = Interval(-words.mean, -words.high, -words.low)
+    if not words.is_clear:
+        return f"Blank reflections made no clear difference to this policy ({_points(blank)}): {numbers}."
+    does, change = (
+        ("depends on its reflections", words) if words.mean > 0 else ("does better with blank reflections", blank)
+    )
     return f"The policy {does} ({_points(change)}): {numbers}. A run without a reflector shows what they are worth."
 
 

@@ -86,6 +86,7 @@ def test_recipes_are_listed_shown_and_copied() -> None:
         original = load_recipe("dangerous_taxi/nano_ppo")
         name = "mine" if arguments else original.name
         assert load_recipe(copy) == original.model_copy(update={"name": name})
+        assert f"# reflectrl run --recipe {copy}\n" in Path(copy).read_text()
         Path(copy).write_text("mine")
         assert copy in refused("recipes", "cp", "dangerous_taxi/nano_ppo", *arguments)
         assert Path(copy).read_text() == "mine"
@@ -94,6 +95,8 @@ def test_recipes_are_listed_shown_and_copied() -> None:
 
 
 def test_an_environment_is_checked() -> None:
+    assert "called name" in refused("check-env", "number_line", "name=3")
+    assert "option size was given twice" in refused("check-env", "number_line", "size=5", "size=7")
     done = reflectrl("check-env", "number_line", "size=6")
     assert done.code == 0, done.err
     assert "16 train, 7 validation, 7 test tasks; horizon 6" in done.out

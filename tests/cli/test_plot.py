@@ -36,4 +36,7 @@ def test_runs_become_lines_with_labels_of_their_own_or_of_a_figure(run: Path) ->
     assert "raw-0" not in text  # nothing was smoothed
     assert ">Reflect-RL (w/o CL)<" in plot(run.name, "--figure", "4")
     assert "'mine'" in refused("plot", f"mine={run.name}", "--out", "x.svg", "--figure", "4")
+    twice = (f"mine={run.name}", f"yours={Path().resolve() / run.name}")
+    assert "as 'mine' and as 'yours'" in refused("plot", *twice, "--out", "x.svg")
+    assert "without a label" in refused("plot", f"={run.name}", "--out", "x.svg")
     assert "lr=1e-3x" in refused("plot", f"label={run.name}x", "--out", "x.svg")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import reflectrl, refused
-from run_folders import evaluated
+from run_folders import evaluated, iteration
 
 from reflectrl.report.compare import (
     Rows,
@@ -17,6 +19,7 @@ from reflectrl.report.compare import (
     probability_of_improvement,
 )
 from reflectrl.report.runs import read_runs
+from reflectrl.report.verdict import verdict
 from reflectrl.rollout.results import read_results, write_results
 
 
@@ -64,6 +67,22 @@ def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) ->
     ]
     assert summaries[2].half is summaries[2].iqm_interval is None
     assert "rlft.gama" in refused("compare", *runs, "--by", "rlft.gama")
+
+
+def test_only_the_policy_after_rlft_is_compared_with_the_one_before(runs: list[Path]) -> None:
+    rows = read_results(runs[0] / "eval.jsonl")
+    write_results(runs[0] / "eval.jsonl", [*rows, replace(rows[-1], policy="random", reflections="none")])
+    ((random,), (trained,)) = (compare(read_runs(runs[:1]), Rows(policy=policy))[0] for policy in ("random", "rlft"))
+    assert (random.sft, trained.sft) == (None, 0.5)
+
+
+def test_a_run_that_is_another_one_again_is_named(tmp_path: Path) -> None:
+    one = evaluated(tmp_path / "one", 0.9, 0.5, metrics=[iteration(0)])
+    copy = shutil.copytree(one, tmp_path / "copy")
+    other = evaluated(tmp_path / "other", 0.9, 0.5, "seed=1", metrics=[iteration(0)])
+    _, remarks = compare(read_runs([one, copy, other]), Rows())
+    assert remarks == ["copy is the same run as one; leave one out, or the intervals are too narrow."]
+    assert remarks[0] in verdict(read_runs([one, copy]))
 
 
 def test_a_group_with_a_run_without_sft_has_no_mean_before_rlft(tmp_path: Path) -> None:

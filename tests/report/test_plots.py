@@ -85,6 +85,8 @@ def test_seeds_without_a_common_place_have_no_mean() -> None:
 def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path: Path) -> None:
     (run,) = read_runs([make_run(tmp_path / "a", {"pickup": [1, 1, 0], "full": [0.0, 0.5]})])
     assert running_mean(run.points, [0.0, 2.0, 4.0, 6.0, 8.0], 2) == [0.0, 1.0, 3.0, 6.0, 7.0]
+    validated = run.points[1::3]  # iterations 1 and 4
+    assert running_mean(validated, [2.0, 8.0], 3) == [2.0, 8.0]
     (line,) = lines(arms_by_label([run], ["a"]), what="success", x="iteration", smooth=5)
     assert line.mean == pytest.approx([100, 100, 200 / 3, 0, 25])
     assert line.raw == [100.0, 100.0, 0.0, 0.0, 50.0]

@@ -61,6 +61,19 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
     assert "Reflections made no clear difference here (-5 points" in " ".join(
         judge(evaluated(tmp_path / "even", 0.45, 0.3), silent)
     )
+    again = evaluated(tmp_path / "again", 0.1, 0.1, SILENT, "name=again", "description=again")
+    assert "30 % [0, 100] without any" in " ".join(judge(reflecting, silent, again))  # of both
+
+
+@pytest.mark.parametrize(
+    ("blank", "sentence"),
+    [
+        (0.45, "Blank reflections made no clear difference to this policy (-5 points [-18, +9])"),
+        (0.8, "The policy does better with blank reflections (+30 points [+17, +42])"),
+    ],
+)
+def test_the_sign_of_what_blank_reflections_change_is_theirs(tmp_path: Path, blank: float, sentence: str) -> None:
+    assert sentence in " ".join(judge(evaluated(tmp_path / "run", 0.5, 0.3, blank=blank)))
 
 
 def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_worst(tmp_path: Path) -> None:
