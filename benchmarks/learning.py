@@ -239,9 +239,10 @@ def short_report(page: Path) -> str:
             )
     heads = ("", "recipe", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain")
     without = ("without reflection", "its worst run", "made at commit")
-    return f"""Success in per cent, with sampled actions, on tasks with which no training episode begins. Mean over runs with a 95 % t
-interval; each seed was run with two instruction sets of the CPU. Least gain: the smallest gain of any run over its own SFT,
-in points. From the tables of `benchmarks/README.md`, which `python benchmarks/learning.py ENV` made, each at its commit.
+    return f"""Success in per cent, with sampled actions, on tasks with which no training episode begins. Mean over runs
+with a 95 % t interval; each seed was run with two instruction sets of the CPU. Least gain: the smallest
+gain of any run over its own SFT, in points. From the tables of `benchmarks/README.md`, which `python
+benchmarks/learning.py ENV` made, each at its commit.
 
 {table((*heads, *without), lines)}
 """
