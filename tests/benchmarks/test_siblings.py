@@ -168,7 +168,8 @@ def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
 
 def test_a_table_of_recorded_runs_names_the_machine_that_trained_them() -> None:
     runs = read_runs(sorted((RECORDS / "pretrained_number_line").iterdir()))
-    assert "\non Intel(R) Xeon(R) Processor, 2 cores, one thread a run." in report("pretrained_number_line", runs, "a command")
+    said = report("pretrained_number_line", runs, "a command")
+    assert "\non Intel(R) Xeon(R) Processor, 2 cores, one thread a run." in said
 
 
 def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> None:
