@@ -19,7 +19,7 @@ from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State, view
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import print_line, print_rows
+from reflectrl.report.table import OUTDATED, print_line, print_rows
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file
 
@@ -90,7 +90,8 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
         run: a run folder after `reflectrl eval`, whose reflector learned the expert's reflections.
 
     Raises:
-        InvalidInput: no run folder, or one without evaluated episodes of a reflector that an expert taught.
+        InvalidInput: no run folder, or one without evaluated episodes of a reflector that an expert taught; the last
+            evaluation is not finished, and episodes may be of another environment than the recipe's.
 
     """
     [found] = read_runs([run])
@@ -100,6 +101,8 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
             f"{run} has no reflections to audit; expected a run after `reflectrl eval`, with a recipe that has "
             "players.reflector.player=local or self, such as dangerous_taxi/nano."
         )
+    if found.outdated_rows:
+        raise InvalidInput(f"{run}: {OUTDATED}.")
     recipe = load_recipe(str(run / RECIPE))
     if recipe.data.teacher != "expert":
         raise InvalidInput(
@@ -165,7 +168,7 @@ def print_reflector(audits: Sequence[ReflectorAudit]) -> None:
     cells = [
         (
             *(audit.row.policy, audit.row.mode, audit.row.split, f"{sum(map(len, audit.episodes)):,}"),
-            *("-" if share is None else f"{share:.0%}" for share in audit.shares().values()),
+            *("n/a" if share is None else f"{share:.0%}" for share in audit.shares().values()),
         )
         for audit in audits
     ]
