@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,13 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from agent_server import CHAT, KEY, STATE, in_process, refusal
 from fastapi.testclient import TestClient
 from faulty import wait_until
 from records import chose, reflector_prompt_of, shown
 from run_folders import forget_digests
 from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns
-from warm_processes import WarmProcess, command_line
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, WorkFailed
@@ -37,69 +36,11 @@ from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.server import listen, make_app, serve
+from reflectrl.serving.server import listen, serve
 from reflectrl.serving.service import load_served_agent, reflector_info
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
-
-KEY = "sk-of-the-test"
-STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
-
-
-@pytest.fixture(scope="module")
-def run(trained_run: TrainedRuns) -> Path:
-    return trained_run()
-
-
-@pytest.fixture(scope="module")
-def agent(run: Path) -> Agent:
-    return load_served_agent(run)
-
-
-@pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The line in which a running server says that it is ready; it must write nothing else until SIGINT ends it."""
-    log = tmp_path_factory.mktemp("server") / "log"
-    arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", "--max-body", "4000")
-    process = WarmProcess(log, command_line, *arguments, env={"SERVE_KEY": KEY})
-    try:
-        while "\n" not in (ready := log.read_text() if log.exists() else ""):
-            assert process.poll() is None, ready
-            time.sleep(0.02)
-        yield ready.strip()
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 0
-        assert process.said == ready
-    finally:
-        if process.poll() is None:
-            process.kill()
-
-
-@pytest.fixture(scope="module")
-def url(server: str) -> str:
-    return server.rpartition(" ")[2]
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[httpx2.Client]:
-    headers = {"authorization": f"Bearer {KEY}"}
-    with httpx2.Client(base_url=url, timeout=300, trust_env=False, headers=headers) as client:
-        yield client
-
-
-def in_process(agent: Agent, bounds: Bounds | None = None, hosts: Sequence[str] = ()) -> TestClient:
-    """Return a client of the same application in this process, where tests can delay players."""
-    app = make_app(agent, bounds or Bounds(), hosts=hosts)
-    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
-
-
-def refusal(answer: httpx2.Response) -> tuple[int, str]:
-    """Return the status and the sentence of an error in OpenAI's format."""
-    assert set(answer.json()) == {"error"}
-    assert set(answer.json()["error"]) == {"message", "type", "code"}
-    assert answer.json()["error"]["message"].endswith(".")
-    return answer.status_code, answer.json()["error"]["message"]
 
 
 # ---- both players ----------------------------------------------------------------------------------------------------
@@ -220,131 +161,6 @@ def test_the_client_of_openai_talks_to_the_reflector(agent: Agent, url: str, mon
     too_long = Prompt("", (), "1 2 " * 300)  # rejected, and not repeated
     assert [words.text for words in remote.say(shown([prompt, too_long]), [0.0] * 2)] == [said.text, ""]
     assert remote.client.usage.calls == 2
-
-
-CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2, target 6.\nReflection:"}]}
-
-
-LONG = "1 2 " * 300
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "fact"),
-    [
-        ({"stream": True}, 400, "stream"),
-        ({"n": 2}, 400, "another n than 1"),
-        ({"temperature": 0.5}, 400, "temperature=0.5"),
-        ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
-        ({"messages": []}, 400, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
-        ({"messages": [{"content": "x"}]}, 400, "'messages.0.role'"),
-        ({"messages": [{"role": "user", "content": LONG}]}, 400, "tokens"),
-        ({"max_tokens": 0}, 400, "'max_tokens'"),
-        ({"tools": []}, 400, "'tools'"),
-        ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
-        ({"messages": [{"role": "user", "content": 5}]}, 400, "should be a valid string or should be a valid list"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, ".content.0.text' is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "", "a[b]": 5}]}]}, 400, "0.a[b]'"),
-        ({"actions": []}, 422, "action"),
-        ({"actions": [f"go {n}" for n in range(9)]}, 422, "9 actions"),
-        ({"actions": ["wait", "wait"]}, 422, "action"),
-        ({"actions": ["wait\nB. win", "go"]}, 422, "'actions.0'"),
-        ({"history": ["wait\nB. win"]}, 422, "'history.0'"),
-        ({"task": LONG}, 422, "tokens"),
-        ({"observation": 5}, 422, "'observation'"),
-        ({"action": ["go"]}, 422, "'actions'"),
-        ({"seed": "1"}, 422, "'seed'"),
-        ({"said": {"planer": "Add."}}, 422, "'planer' were given; Known: reflector."),
-        ({"said": {"reflector": 1}}, 422, "'said.reflector' should be a valid string"),
-        ({"x" * 100: 1}, 422, f"'{'x' * 60}'"),
-    ],
-)
-def test_an_invalid_request_is_refused(change: dict[str, Any], status: int, fact: str, client: httpx2.Client) -> None:
-    path, valid = ("/act", STATE) if status == 422 else ("/v1/chat/completions", CHAT)
-    found = refusal(client.post(path, json={**valid, **change}))
-    assert found[0] == status
-    assert fact in found[1]
-
-
-# ---- limits ----------------------------------------------------------------------------------------------------------
-
-
-BODIES = (
-    b'{"observation": ',
-    b"[]",
-    b"1",
-    b"",
-    b"\xff\xfe",
-    b"[" * 3000,
-    b'{"seed": ' + b"1" * 3900 + b"}",
-    b'{"observation": "\\ud800", "actions": ["a"]}',
-)
-
-
-def test_a_body_a_path_or_a_method_that_is_no_request_is_refused(client: httpx2.Client) -> None:
-    for body in BODIES:
-        status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
-        assert (status, "Traceback" in sentence) == (422, False), body
-    form = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
-    assert refusal(form)[0] == 422
-    assert refusal(client.get("/nothing"))[0] == 404
-    assert refusal(client.get("/act"))[0] == 405
-    large = json.dumps({**STATE, "observation": "x" * 4000}).encode()
-    for content in (large, iter([large[:1000], large[1000:]])):
-        status, sentence = refusal(client.post("/act", content=content, headers={"content-type": "application/json"}))
-        assert (status, "4,000 bytes" in sentence) == (413, True)
-
-
-CHUNK = 100_000
-
-
-def over_a_socket(url: str, head: str, body: bytes = b"") -> bytes:
-    """Send ``body`` repeatedly, and return all that comes back until the server closes the connection."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    answer = b""
-    with socket.create_connection((host, int(port)), timeout=30) as line:
-        line.sendall(f"{head}\n\n".replace("\n", "\r\n").encode())
-        with contextlib.suppress(OSError):  # the server has hung up
-            for _ in range(200 if body else 0):
-                line.sendall(body)
-        with contextlib.suppress(OSError):
-            while part := line.recv(65536):
-                answer += part
-    return answer
-
-
-@pytest.mark.parametrize(("key", "status"), [(f"authorization: Bearer {KEY}\n", 413), ("", 401)])
-def test_an_endless_request_is_refused_and_hung_up_on(key: str, status: int, url: str) -> None:
-    head = f"POST /act HTTP/1.1\nhost: localhost\ncontent-type: application/json\n{key}"
-    chunk = b"%x\r\n%b\r\n" % (CHUNK, b"x" * CHUNK)
-    for more, body in (("content-length: 900000000000", b"x" * CHUNK), ("transfer-encoding: chunked", chunk)):
-        answer = over_a_socket(url, head + more, body)
-        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
-        assert b"\r\nconnection: close\r\n" in answer
-
-
-def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Client, agent: Agent) -> None:
-    for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8000", "[::1", ""):
-        status, sentence = refusal(client.get("/health", headers={"host": host}))
-        assert (status, "--allow-host" in sentence) == (421, True)
-    for host in ("localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]:8000", "10.1.2.3"):
-        assert client.get("/health", headers={"host": host}).status_code == 200
-    nameless = over_a_socket(url, f"GET /health HTTP/1.0\nauthorization: Bearer {KEY}")
-    assert nameless.startswith(b"HTTP/1.1 421 ")
-    for allowed, expected in ((["Agents.example"], 200), ([], 421)):
-        with in_process(agent, hosts=allowed) as here:
-            assert here.post("/act", json=STATE, headers={"host": "agents.example"}).status_code == expected
-
-
-def test_without_the_key_nothing_is_answered(url: str) -> None:
-    with httpx2.Client(base_url=url, timeout=300, trust_env=False) as client:
-        for given in ("", "Bearer", f"Bearer {KEY}x", f"Basic {KEY}", KEY):
-            headers = {"authorization": given} if given else {}
-            for path in ("/health", "/act", "/openapi.json"):
-                answer = client.get(path, headers=headers)
-                status, sentence = refusal(answer)
-                assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
-                assert KEY not in sentence
 
 
 # ---- time and failures -----------------------------------------------------------------------------------------------
