@@ -103,10 +103,11 @@ def compare(name: str, recipe: Recipe) -> list[list[str]]:
     found = estimate(recipe)
     took = clock() - began
     said: dict[str, float] = {"reflect": 0.0}
-    for part, work in found.parts.items():
+    [stage] = found.stages
+    for part, work in stage.parts.items():
         said[part.partition(":")[0]] = said.get(part.partition(":")[0], 0.0) + work.seconds
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as folder:
-        real = measured(recipe, play(recipe, recipe.rlft, Path(folder) / "run"), Path(folder))
+        real = measured(recipe, play(recipe, recipe.rlft, recipe.rlft.stages[0], Path(folder) / "run"), Path(folder))
     said["iteration"], real["iteration"] = sum(said[part] for part in real), sum(real.values())
     print(f"{name}: estimated in {took:.0f} s", flush=True)
     return [

@@ -32,6 +32,7 @@ PROGRAMS = {
     "git": "git addresses as repositories of AutoExplore: apt-get install git",
     "g++": "installing the extra alfworld, once: apt-get install build-essential",
 }
+PIP = "models and repositories from a package index (package:, pypi:): python -m ensurepip"
 SECCOMP = "python and pip in the sandbox of AutoExplore: apt-get install libseccomp2"
 
 
@@ -75,7 +76,7 @@ def _system() -> Iterator[Finding]:
             card = torch.cuda.get_device_properties(number)
             yield Finding(f"GPU {number}", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
     else:
-        yield Finding("GPU", "none that torch can use: nano recipes need none, the others are slow without")
+        yield Finding("GPU", "none that torch can use: nano and smollm2 recipes need none, the others are slow without")
 
 
 def _packages() -> Iterator[Finding]:
@@ -116,6 +117,8 @@ def _programs() -> Iterator[Finding]:
         found = shutil.which(name) is not None
         yield Finding(name, "found" if found else "not found", "" if found else f"only for {use}")
     library = find_library("seccomp")
+    pip = find_spec("pip") is not None
+    yield Finding("pip", "found" if pip else "not found", "" if pip else f"only for {PIP}")
     yield Finding("libseccomp", library or "not found", "" if library else f"only for {SECCOMP}")
 
 

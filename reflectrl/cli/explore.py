@@ -65,13 +65,14 @@ def explore(
         int | None, typer.Option("--steps", help="Maximum number of commands; 15, or as the run was trained.")
     ] = None,
     page: Annotated[
-        int | None, typer.Option("--page", help="Entries of a folder shown at a time; 20, or as the run was trained.")
+        int | None,
+        typer.Option("--page", help="Entries of a folder shown at a time; 20, or as the run was trained."),
     ] = None,
     greedy: Annotated[
         bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Random seed of a run's draws; 0 if absent.")
+        int | None, typer.Option("--seed", min=0, help="With --sample: random seed of the draws; 0 if absent.")
     ] = None,
     programs: Annotated[
         bool,
@@ -91,7 +92,7 @@ def explore(
         "--base-url": (base_url, "--model", model),
         "--api-key-env": (api_key_env, "--model", model),
         "--greedy/--sample": (greedy, "--run", run),
-        "--seed": (seed, "--run", run),
+        "--seed": (seed, "--sample", greedy is False or None),
         "--seconds": (seconds, "--programs", programs or None),
         "--apply": (apply or None, "--programs", programs or None),
     }

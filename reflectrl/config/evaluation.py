@@ -47,8 +47,9 @@ class TrialsSection(Section):
     """Policies of ``eval.policies`` that play the trials."""
     begin_with: Literal["nothing", "examples", "teacher"] = "nothing"
     """Content of the memory in the first trial: nothing; two episodes of the teacher, the same for all tasks of a type,
-    whole if the memory's ``max_chars`` allows it, which later trials do not see (``examples``, as in the paper's ReAct, which has no planner); or
-    the teacher's successful episodes, which later trials keep (``teacher``, the paper's RAP_train)."""
+    whole if the memory's ``max_chars`` allows it, which later trials do not see (``examples``, as in the paper's ReAct,
+    which has no planner); or the teacher's successful episodes, which later trials keep (``teacher``, the paper's
+    RAP_train)."""
     control: bool = True
     """Also play the same trials without a memory, which measures the effect of repetition alone; in a recipe without a
     memory these are the only trials."""

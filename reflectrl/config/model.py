@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from reflectrl.config.packages import pinned
 from reflectrl.core.settings import Count, Fraction, Positive, Section
@@ -52,9 +53,16 @@ class LoraSection(Section):
     """Dropout on the adapters' input; with 0, old and new probabilities are comparable."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
     """Modules that get adapters; never the lm_head, whose label rows the policy reads directly."""
-    layers: Annotated[str, Field(pattern=r"^\d+-\d+$")] | None = None
+    layers: str | None = None
     """First and last layer with adapters, counted from 0, such as 20-29; absent: all layers. The states of lower layers
     are computed once for all passes of an update."""
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers_are_a_range(cls, given: object) -> object:
+        if given is not None and not (isinstance(given, str) and re.fullmatch(r"\d+-\d+", given)):
+            raise ValueError(f"layers={given} names no layers; expected the first and the last, e.g. 20-29, or 20-20")
+        return given
 
     @model_validator(mode="after")
     def _layers_rise(self) -> LoraSection:

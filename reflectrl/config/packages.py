@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reflectrl.core.errors import nearest
+from reflectrl.core.files import user_path
 
 PREFIX = "package:"
 FORM = f"{PREFIX}NAME==VERSION#sha256=HASH"
@@ -51,7 +52,7 @@ KNOWN: Mapping[str, KnownPackage] = {
 
 
 def pinned(name: str) -> str:
-    """Return a package's model name with version and hash; other model names are returned unchanged.
+    """Return a model's name with version and hash if it is in a package, and with its home folder instead of ``~``.
 
     Raises:
         ValueError: a package that is neither known nor pinned, or a built-in model that there is not.
@@ -60,7 +61,9 @@ def pinned(name: str) -> str:
     if name.startswith("builtin/") and name != "builtin/nano":
         raise ValueError(f"model {name!r} is unknown; the only built-in one is builtin/nano, see model.builtin.")
     package = package_of(name)
-    return name if package is None else str(package)
+    if package is None:
+        return str(user_path(name)) if name.startswith("~") else name
+    return str(package)
 
 
 def package_of(name: str) -> Package | None:

@@ -70,8 +70,8 @@ class Term:
     coef: NonNegative = 1.0
     """Coefficient at the first update."""
     coef_end: Fraction = 1.0
-    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all stages. A
-    stage that ends early leaves the coefficient where it is, so that it does not reach this fraction."""
+    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all stages,
+    and does not reach this fraction if a stage ends early."""
 
     def at(self, progress: float) -> float:
         """Return the coefficient after the fraction ``progress`` of the updates."""

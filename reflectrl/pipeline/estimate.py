@@ -17,13 +17,14 @@ from typing import TypeVar
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
-from reflectrl.config.rlft import RLFTSection
+from reflectrl.config.rlft import RLFTSection, Stage
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.layout import BASE, BASE_REFLECTOR
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.text import counted
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
+from reflectrl.models.load import BUILTIN, check_labels
 from reflectrl.pipeline.compute import decided, prepare_compute
 from reflectrl.pipeline.costs import PartCost, ShallowModels, acting_cost, clock, reflecting_cost, updating_cost
 from reflectrl.pipeline.folder import RunFolder
@@ -40,17 +41,18 @@ EXPERTISE = 0.6
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Cost of an iteration, and the number of iterations."""
+class StageEstimate:
+    """Cost of an iteration of one curriculum stage, and the number of its iterations."""
 
+    stage: str
+    """Name of the stage."""
     parts: dict[str, PartCost]
     episodes: int
     """Number of episodes of an iteration."""
     steps: int
     """Number of environment steps of an iteration."""
     iterations: int
-    not_counted: tuple[str, ...]
-    """Parts of the recipe that take time besides."""
+    """Maximum number of iterations of the stage."""
 
     @property
     def seconds(self) -> float:
@@ -59,19 +61,39 @@ class Estimate:
 
     @property
     def text(self) -> str:
-        """The estimate as a table, with its totals in words."""
+        """The estimate as a table, with its total in words."""
         lines = [("part of an iteration", "tokens", "passes", "seconds")]
         lines += [(name, f"{w.tokens:,}", f"{w.passes:,}", f"{w.seconds:.2f}") for name, w in self.parts.items()]
         lines += [("all", "", "", f"{self.seconds:.2f}")]
         table = [f"{name:22}{tokens:>12}{passes:>10}{took:>10}" for name, tokens, passes, took in lines]
-        whole = self.iterations * self.seconds
-        long = f"{whole / 3600:.1f} h" if whole > 5400 else f"{whole / 60:.1f} min"
-        played = counted(self.episodes, "episode")
-        table += [
-            f"{played}, about {self.steps} steps; {counted(self.iterations, 'iteration')}: about {long}",
-            f"not counted: {', '.join(self.not_counted)}",
-        ]
-        return "\n".join(table)
+        played, repeated = counted(self.episodes, "episode"), counted(self.iterations, "iteration")
+        long = _long(self.iterations * self.seconds)
+        return "\n".join([*table, f"{played}, about {self.steps} steps; {repeated}: about {long}"])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Cost of RLFT, stage by stage."""
+
+    stages: tuple[StageEstimate, ...]
+    compute: tuple[str, ...]
+    """Sentences about the precision that was measured, where the recipe leaves it open or the machine lacks it."""
+    not_counted: tuple[str, ...]
+    """Parts of the recipe that take time besides."""
+
+    @property
+    def text(self) -> str:
+        """The estimate of each stage, and what it was measured with and without."""
+        lines = []
+        for each in self.stages:
+            lines += [f"stage {each.stage}:", each.text, ""] if len(self.stages) > 1 else [each.text]
+        if len(self.stages) > 1:
+            lines.append(f"all stages: about {_long(sum(each.iterations * each.seconds for each in self.stages))}")
+        return "\n".join([*lines, *self.compute, f"not counted: {', '.join(self.not_counted)}"])
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.1f} min"
 
 
 @dataclass(frozen=True)
@@ -127,7 +149,7 @@ class Played:
 
 
 def estimate(recipe: Recipe) -> Estimate:
-    """Estimate an iteration of the first stage of ``recipe`` on this machine; environments play in this process.
+    """Estimate an iteration of each stage of ``recipe`` on this machine; environments play in this process.
 
     Raises:
         InvalidInput: no ``rlft`` section, a policy that writes before it acts or reads pictures, a dataset whose
@@ -153,12 +175,16 @@ def estimate(recipe: Recipe) -> Estimate:
             "dataset.writer=extractive, whose prompts are about as long."
         )
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
-        run = RunFolder(Path(place))
-        prepare_compute(recipe, run, "rlft", lambda _: None)
-        played = play(recipe, section, run.path)
-        parts = _costs(recipe, section, played, run)
-    iterations = sum(stage.iterations for stage in section.stages)
-    return Estimate(parts, len(played.episodes), _steps(played.episodes), iterations, _not_counted(recipe, section))
+        run, compute = RunFolder(Path(place)), list[str]()
+        prepare_compute(recipe, run, "rlft", compute.append)
+        build_dataset(recipe, run.path, Account())
+        stages = []
+        for number, stage in enumerate(section.stages):
+            played = play(recipe, section, stage, run.path)
+            parts = _costs(recipe, section, played, run, f"-{number}")
+            steps = _steps(played.episodes)
+            stages.append(StageEstimate(stage.name, parts, len(played.episodes), steps, stage.iterations))
+    return Estimate(tuple(stages), tuple(compute), _not_counted(recipe, section))
 
 
 def _not_counted(recipe: Recipe, section: RLFTSection) -> tuple[str, ...]:
@@ -178,10 +204,17 @@ def _not_counted(recipe: Recipe, section: RLFTSection) -> tuple[str, ...]:
     return tuple(part for part, there in parts.items() if there)
 
 
-def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
-    """Play an iteration, and one before it, in a run folder; without an expert, reflections have the maximum length."""
-    build_dataset(recipe, folder, Account())
-    stage, settings = section.stages[0], recipe.players.reflector
+def play(recipe: Recipe, section: RLFTSection, stage: Stage, folder: Path) -> Played:
+    """Play an iteration of a stage, and one before it; without an expert, reflections have the maximum length.
+
+    Args:
+        recipe: the whole recipe.
+        section: its settings of RLFT.
+        stage: one of its stages.
+        folder: run folder, with the dataset that the recipe may need.
+
+    """
+    settings = recipe.players.reflector
     side_by_side = min(section.batch_size or section.episodes, section.episodes)
     envs = [recipe_env(recipe, folder, stage.env) for _ in range(side_by_side)]
     layout, tasks = recipe.layout(envs[0].instructions), stage.choose(envs[0])
@@ -206,9 +239,11 @@ def play(recipe: Recipe, section: RLFTSection, folder: Path) -> Played:
     return Played(envs, layout, before, episodes)
 
 
-def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder) -> dict[str, PartCost]:
-    """Return the cost of each part of the iteration that was played."""
-    policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / BASE)
+def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder, suffix: str) -> dict[str, PartCost]:
+    """Return the cost of each part of the iteration that was played; ``suffix`` is added to the models' folders."""
+    if recipe.model.name != BUILTIN:
+        check_labels(recipe.model, played.labels)  # of the model itself, which messages should name
+    policy = ShallowModels(decided(recipe.model, run, "policy"), played.corpus, played.labels, run / f"{BASE}{suffix}")
     parts: dict[str, PartCost] = {}
     settings = recipe.players.reflector
     if settings.player in ("local", "self"):
@@ -216,7 +251,9 @@ def _costs(recipe: Recipe, section: RLFTSection, played: Played, run: RunFolder)
         speaker = (
             policy
             if other is None
-            else ShallowModels(decided(other, run, "reflector"), played.corpus, played.labels, run / BASE_REFLECTOR)
+            else ShallowModels(
+                decided(other, run, "reflector"), played.corpus, played.labels, run / f"{BASE_REFLECTOR}{suffix}"
+            )
         )
         views, words = played.reflections(cached=settings.player == "local" and not settings.temperature)
         parts |= reflecting_cost(speaker, settings, views, words)

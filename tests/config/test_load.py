@@ -362,6 +362,11 @@ def test_credentials_are_refused_and_not_shown(address: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_model_in_the_home_folder_is_found_by_its_tilde() -> None:
+    override = "model={name: ~/models/tiny.gguf, max_length: 64}"
+    assert load_recipe("number_line/nano", [override]).model.name == str(Path.home() / "models" / "tiny.gguf")
+
+
 @pytest.mark.slow
 def test_a_part_of_a_price_is_changed_alone_and_shipped_recipes_say_nothing() -> None:
     said: list[str] = []

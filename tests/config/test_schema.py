@@ -36,6 +36,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
     [
         ({"model": {"quantization": "8bit"}}, "lora must be set"),
         ({"model": {"builtin": {"width": 65}}}, "does not divide width=65"),
+        ({"model": {"lora": {"layers": 20}}}, "layers=20 names no layers; expected the first and the last, e.g. 20-29"),
         ({"rlft": {"num_iterations": 2}}, "needs terms.ppo"),
         ({"rlft": {"num_minibatches": 2}}, "needs terms.ppo"),
         ({"rlft": {"target_kl": 0.1}}, "target_kl=0.1 stops the later updates .* there is one"),

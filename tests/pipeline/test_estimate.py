@@ -19,21 +19,26 @@ def recipe(*changes):
     return load_recipe("number_line/nano", [*TINY, *changes])
 
 
+def stages_of(*changes):
+    return estimate(recipe(*changes)).stages
+
+
 def played(tmp_path, *changes):
     of = recipe(*changes)
-    return play(of, of.rlft, tmp_path)
+    return play(of, of.rlft, of.rlft.stages[0], tmp_path)
 
 
 @pytest.mark.slow
 def test_the_parts_of_an_iteration_are_those_that_the_recipe_has():
-    local = estimate(recipe("rlft.num_minibatches=2", "rlft.terms={ppo: {epsilon: 0.2}}", "rlft.num_iterations=3"))
+    (local,) = stages_of("rlft.num_minibatches=2", "rlft.terms={ppo: {epsilon: 0.2}}", "rlft.num_iterations=3")
     assert list(local.parts) == ["reflect: read", "reflect: write", "act", "update", "environments"]
     assert local.parts["update"].passes == 6  # each fits into one pass
     assert local.parts["update"].tokens > local.parts["act"].tokens
     assert (local.episodes, local.iterations) == (8, 30)
     assert local.seconds == pytest.approx(sum(part.seconds for part in local.parts.values()))
     assert all(part.seconds > 0 for part in local.parts.values())
-    assert list(estimate(recipe("players.reflector.player=none")).parts) == ["act", "update", "environments"]
+    (silent,) = stages_of("players.reflector.player=none")
+    assert list(silent.parts) == ["act", "update", "environments"]
 
 
 NOT_COUNTED = {
@@ -58,7 +63,8 @@ def test_an_estimate_names_the_parts_of_the_recipe_that_it_leaves_out():
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft asks transformers for it
 def test_adapters_in_upper_layers_are_estimated_with_the_few_layers_that_are_timed():
     deep = "model.builtin={layers: 6, width: 32, heads: 2, vocabulary: 384}"
-    assert estimate(recipe(deep, "model.lora={r: 2, layers: 4-5}")).parts["update"].seconds > 0
+    (stage,) = stages_of(deep, "model.lora={r: 2, layers: 4-5}")
+    assert stage.parts["update"].seconds > 0
 
 
 def test_prompts_that_the_cache_has_are_not_read_again(tmp_path):
@@ -92,7 +98,7 @@ def test_what_cannot_be_estimated_is_refused():
 @pytest.mark.slow
 def test_layers_that_are_not_measured_are_counted():
     few, many = (
-        estimate(recipe(f"model.builtin={{layers: {layers}, width: 64, heads: 2, vocabulary: 384}}")).parts["update"]
+        stages_of(f"model.builtin={{layers: {layers}, width: 64, heads: 2, vocabulary: 384}}")[0].parts["update"]
         for layers in (4, 16)
     )
     assert few.tokens == many.tokens
@@ -107,6 +113,19 @@ def test_the_command_prints_a_table_or_json():
     assert table.out.splitlines()[0].split() == ["part", "of", "an", "iteration", "tokens", "passes", "seconds"]
     assert "30 iterations: about" in table.out
     assert table.out.splitlines()[-1] == "not counted: checkpoints, records"
-    found = json.loads(reflectrl(*arguments, "--format", "json").out)
+    (found,) = json.loads(reflectrl(*arguments, "--format", "json").out)["stages"]
     assert found["parts"]["act"]["tokens"] > 0
     assert found["iterations"] == 30
+
+
+@pytest.mark.slow
+def test_each_stage_of_a_curriculum_is_estimated():
+    two = "rlft.stages=[{name: short, iterations: 2, env: {size: 4}}, {name: long, iterations: 8}]"
+    found = estimate(recipe("players.reflector.player=none", two))
+    short, long = found.stages
+    assert (short.stage, short.iterations, long.stage, long.iterations) == ("short", 2, "long", 8)
+    assert 0 < short.steps < long.steps
+    lines = found.text.splitlines()
+    assert [line for line in lines if line.startswith("stage ")] == ["stage short:", "stage long:"]
+    whole = (2 * short.seconds + 8 * long.seconds) / 60
+    assert f"all stages: about {whole:.1f} min" in lines
