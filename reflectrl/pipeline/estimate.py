@@ -89,7 +89,8 @@ class Estimate:
             lines += [f"stage {each.stage}:", each.text, ""] if len(self.stages) > 1 else [each.text]
         if len(self.stages) > 1:
             lines.append(f"all stages: about {_long(sum(each.iterations * each.seconds for each in self.stages))}")
-        return "\n".join([*lines, *self.compute, f"not counted: {', '.join(self.not_counted)}"])
+        lines += [f"compute: {each}" for each in self.compute]
+        return "\n".join([*lines, f"not counted: {', '.join(self.not_counted)}"])
 
 
 def _long(seconds: float) -> str:
@@ -176,7 +177,7 @@ def estimate(recipe: Recipe) -> Estimate:
         )
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         run, compute = RunFolder(Path(place)), list[str]()
-        prepare_compute(recipe, run, "rlft", compute.append)
+        prepare_compute(recipe, run, "rlft", lambda line: compute.append(line.removeprefix("compute").strip()))
         build_dataset(recipe, run.path, Account())
         stages = []
         for number, stage in enumerate(section.stages):
@@ -184,6 +185,8 @@ def estimate(recipe: Recipe) -> Estimate:
             parts = _costs(recipe, section, played, run, f"-{number}")
             steps = _steps(played.episodes)
             stages.append(StageEstimate(stage.name, parts, len(played.episodes), steps, stage.iterations))
+            for env in played.envs:
+                env.close()
     return Estimate(tuple(stages), tuple(compute), _not_counted(recipe, section))
 
 
