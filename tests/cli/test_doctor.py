@@ -29,6 +29,7 @@ def test_a_sound_installation_is_shown_with_its_versions_and_without_keys(monkey
         assert version(package) in line(done.out, package)
     for name, state in (("OPENAI_API_KEY", "set"), ("HF_TOKEN", "not set"), ("WANDB_API_KEY", "not set")):
         assert re.search(rf"{name} +{state} ", line(done.out, name))
+    assert re.search("pip +found$", line(done.out, "pip"))
     assert SECRET not in done.out
 
 
