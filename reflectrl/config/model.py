@@ -60,15 +60,10 @@ class LoraSection(Section):
     @field_validator("layers", mode="before")
     @classmethod
     def _layers_are_a_range(cls, given: object) -> object:
-        if given is not None and not (isinstance(given, str) and re.fullmatch(r"\d+-\d+", given)):
+        ends = re.fullmatch(r"(\d+)-(\d+)", given) if isinstance(given, str) else None
+        if given is not None and (ends is None or int(ends[1]) > int(ends[2])):
             raise ValueError(f"layers={given} names no layers; expected the first and the last, e.g. 20-29, or 20-20")
         return given
-
-    @model_validator(mode="after")
-    def _layers_rise(self) -> LoraSection:
-        if self.layer_numbers == []:
-            raise ValueError(f"layers={self.layers} names no layer; expected the first and the last, e.g. 20-29")
-        return self
 
     @property
     def layer_numbers(self) -> list[int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from reflectrl.core.errors import nearest
 from reflectrl.core.files import user_path
@@ -64,6 +65,11 @@ def pinned(name: str) -> str:
     if package is None:
         return str(user_path(name)) if name.startswith("~") else name
     return str(package)
+
+
+def is_gguf(name: str) -> bool:
+    """Return whether a model's name is the path of a GGUF file, which need not be there."""
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def package_of(name: str) -> Package | None:

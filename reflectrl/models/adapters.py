@@ -128,7 +128,7 @@ def check_layers(lora: LoraSection, layers: int, name: str) -> None:
     """
     if lora.layer_numbers and lora.layer_numbers[-1] >= layers:
         raise InvalidInput(
-            f"model.lora.layers={lora.layers} was given, but {name} has {layers} layers; "
+            f"lora.layers={lora.layers} was given for {name}, which has {layers} layers; "
             f"expected the first and the last of those to adapt, from 0 to {layers - 1}."
         )
 

@@ -213,37 +213,34 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
     """Return the configuration of the model ``name``.
 
     Raises:
-        InvalidInput: it cannot be loaded.
+        InvalidInput: it cannot be loaded, or the model reads fewer tokens than ``max_length``, or no images where the
+            section wants them, or images where it does not.
 
     """
     with _loading(name, "model"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             local_name(name), trust_remote_code=section.trust_remote_code
         )
-    return config
-
-
-def _check_reads(name: str, config: PreTrainedConfig, section: ModelSection) -> None:
-    """Refuse a text model where the section wants images, and an image-text model where it does not."""
     of_images, of_text = (type(config) in each for each in (AutoModelForImageTextToText._model_mapping, _TEXT_MODELS))
     if section.images and not of_images:
         raise InvalidInput(
-            f"model.images=true was given, but {name!r} ({config.model_type}) reads text alone; set model.images="
-            "false, or model.name to an image-text model."
+            f"images=true was given for {name!r} ({config.model_type}), which reads text alone; set images=false, or "
+            "name an image-text model."
         )
     if of_images and not of_text and not section.images:
-        raise InvalidInput(f"{name!r} ({config.model_type}) is an image-text model; set model.images=true.")
+        raise InvalidInput(f"{name!r} ({config.model_type}) is an image-text model; set its images=true.")
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and context < section.max_length:
+        raise InvalidInput(
+            f"max_length={section.max_length} was given for {name!r}, which reads {context} tokens; set it to "
+            f"{context}."
+        )
+    return config
 
 
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     with _loading(name, "model"):
         config = read_config(name, section)
-        _check_reads(name, config, section)
-        context = getattr(config.get_text_config(), "max_position_embeddings", None)
-        if context is not None and context < section.max_length:
-            raise InvalidInput(
-                f"{name!r} reads {context} tokens but model.max_length={section.max_length}; set it to {context}."
-            )
         kind = AutoModelForImageTextToText if section.images else AutoModelForCausalLM
         model, report = kind.from_pretrained(
             local_name(name),

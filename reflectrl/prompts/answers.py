@@ -69,9 +69,13 @@ def named_action(value: str, menu: Menu) -> int | None:
     if value in names:
         return names.index(value)
     # longest first, so that "take cup from shelf" is not found as "take cup"
-    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    found = set(re.findall(rf"(?<!\w)(?:{longest_first})(?!\w)", value))
+    found = set(re.findall("|".join(map(_whole, sorted(names, key=len, reverse=True))), value))
     return names.index(found.pop()) if len(found) == 1 else None
+
+
+def _whole(name: str) -> str:
+    """Return a pattern of a name as whole words; a sign at its end needs no space, so ``5+`` holds ``5`` and ``+``."""
+    return re.sub(r"^\b|\b$", r"\\b", re.escape(name))
 
 
 def _plain(text: str) -> str:

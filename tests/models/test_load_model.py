@@ -232,7 +232,7 @@ UNLOADABLE = {
     ),
     "deep config": (lambda folder: (folder / "config.json").write_text("[" * 100_000), {}, ["the model"]),
     "other tokenizer": (lambda folder: rewrite(folder, "tokenizer.json", version=3), {}, ["the tokenizer"]),
-    "short context": (lambda _: None, {"max_length": 65}, ["64 tokens", "model.max_length=65"]),
+    "short context": (lambda _: None, {"max_length": 65}, ["64 tokens", "max_length=65", "set it to 64"]),
     "adapter on the head": (
         lambda _: None,
         {"lora": LoraSection(r=4, target_modules=["lm_head"])},
@@ -246,7 +246,7 @@ UNLOADABLE = {
     "unknown layer": (
         lambda _: None,
         {"lora": LoraSection(r=4, layers="0-1")},
-        ["model.lora.layers=0-1", "has 1 layers", "0 to 0"],
+        ["lora.layers=0-1", "has 1 layers", "0 to 0"],
     ),
     "adapter for a base": (lambda folder: (folder / "adapter_config.json").touch(), {}, ["adapter", "model.name"]),
     "no flash attention": (

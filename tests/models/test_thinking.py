@@ -152,7 +152,7 @@ def test_greedy_play_repeats_itself_and_needs_no_draws():
 
 # ---- answers in JSON -------------------------------------------------------------------------------------------------
 
-MENU = Menu(("0", "1", "2", "3"), ("go to shelf 1", "go to shelf 10", "+", "take Cup"))
+MENU = Menu(("0", "1", "2", "3", "4"), ("go to shelf 1", "go to shelf 10", "+", "take Cup", "5"))
 
 
 @pytest.mark.parametrize(
@@ -168,6 +168,10 @@ MENU = Menu(("0", "1", "2", "3"), ("go to shelf 1", "go to shelf 10", "+", "take
         ('{"thoughts": "say \\"action\\": \\"+\\"", "action": "take cup"}', "take Cup"),
         ('{"action": "go to shelf 1 or go to shelf 10"}', None),
         ('{"action": "go to shelf 11"}', None),
+        ('{"action": "15"}', None),
+        ('{"action": "I write 5."}', "5"),
+        ('{"action": "5+"}', None),
+        ('{"action": "+5"}', None),
         ('{"action": 3}', None),
         ('{"thoughts": "+"}', None),
         ("", None),

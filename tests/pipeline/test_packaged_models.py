@@ -87,6 +87,17 @@ def test_a_gguf_files_digest_is_recorded(tmp_path) -> None:
     assert Path(local_name(str(file))).name.endswith(ledger["sft"]["files"][str(file)][:16])
 
 
+def test_a_prompt_longer_than_the_model_reads_is_refused_before_any_work(packaged, tmp_path) -> None:
+    longer = f"max_length={2 * CONTEXT}"
+    for section in ("model", "reflector_model"):
+        recipe = small_recipe(f"model.max_length={CONTEXT}", f"{section}.name={packaged}", f"{section}.{longer}")
+        with pytest.raises(InvalidInput, match=f"{longer} was given for .*{NAME}.* reads {CONTEXT} tokens"):
+            play_stages(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    done = reflectrl("estimate", "--recipe", "number_line/nano", f"model.name={packaged}", f"model.{longer}")
+    assert (done.code, f"{longer} was given for {packaged!r}" in done.err) == (2, True)
+
+
 def test_labels_that_are_not_single_tokens_are_refused_before_any_training(packaged, tmp_path) -> None:
     path, run = tmp_path / "wide.yaml", tmp_path / "run"
     path.write_text("extends: number_line/nano\nname: wide\nenv:\n  name: wide_line\n")
@@ -101,3 +112,6 @@ def test_labels_that_are_not_single_tokens_are_refused_before_any_training(packa
     assert not (run / "reflector").exists()
     done = reflectrl("estimate", "--recipe", str(path), *given)
     assert "'10'" in done.err
+    with pytest.raises(InvalidInput, match="'10'"):  # also where gen-data makes the tasks
+        play_stages(load_recipe("auto_explore/nano", given), tmp_path / "explore")
+    assert not (tmp_path / "explore").exists()
