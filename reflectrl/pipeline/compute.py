@@ -26,7 +26,6 @@ from reflectrl.models.precision import (
     has_bfloat16,
     shape_of,
 )
-from reflectrl.pipeline.console import labelled
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 
 
@@ -96,11 +95,8 @@ def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable
     _record({role: section for role, section in sections.items() if section.compute == "auto"}, run, report)
     if any("bfloat16" in (section.dtype, section.compute) for section in sections.values()) and not has_bfloat16():
         report(
-            labelled(
-                "compute",
-                "this machine has no instructions for bfloat16, which is slower than float32 here; where the recipe "
-                "names it, set model.dtype=float32 and model.compute=auto",
-            )
+            "this machine has no instructions for bfloat16, which is slower than float32 here; where the recipe names "
+            "it, set model.dtype=float32 and model.compute=auto"
         )
     small = all(shape.width < SMALL_WIDTH for shape in shapes.values())
     threads = run.threads(stage, 1 if small else torch.get_num_threads())
@@ -117,5 +113,4 @@ def _record(sections: Mapping[str, ModelSection], run: RunFolder, report: Callab
     write_text(run / COMPUTE, json.dumps(encode({**known, **new}), indent=1, sort_keys=True) + "\n")
     for role, chosen in new.items():
         if chosen.speedup is not None:
-            found = f"bfloat16 is {chosen.speedup:g} times as fast here"
-            report(labelled("compute", f"{role} in {chosen.compute}: {found}"))
+            report(f"{role} in {chosen.compute}: bfloat16 is {chosen.speedup:g} times as fast here")

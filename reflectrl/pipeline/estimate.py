@@ -177,7 +177,7 @@ def estimate(recipe: Recipe) -> Estimate:
         )
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         run, compute = RunFolder(Path(place)), list[str]()
-        prepare_compute(recipe, run, "rlft", lambda line: compute.append(line.removeprefix("compute").strip()))
+        prepare_compute(recipe, run, "rlft", compute.append)
         build_dataset(recipe, run.path, Account())
         stages = []
         for number, stage in enumerate(section.stages):

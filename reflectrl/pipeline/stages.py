@@ -162,7 +162,7 @@ def _work(job: _Job, stage: str) -> bool:
     if stage != "gen-data":
         from reflectrl.pipeline.compute import prepare_compute
 
-        prepare_compute(job.recipe, job.run, stage, job.reporter.line)
+        prepare_compute(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled("compute", text)))
     with version_errors(job.run.path), memory_errors(stage):
         return _WORK[stage](job)
 
