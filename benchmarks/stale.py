@@ -56,7 +56,7 @@ def _scripts(*names: str) -> tuple[str, ...]:
 
 
 _PLAYED = {
-    "thoughts": ("reflectrl/models/thinking.py",),
+    "thoughts": ("reflectrl/models/thinking.py", "reflectrl/prompts/answers.py"),
     "memory": ("reflectrl/memory", "reflectrl/pipeline/evaluate.py"),
     "raters": (
         *("reflectrl/raters", "reflectrl/endpoint", "reflectrl/players/remote.py"),
@@ -164,6 +164,7 @@ UNUSED = (
     *(f"reflectrl/models/adapters.py::{name}" for name in ("add_lora", "check_layers", "_token_indices", "load_lora")),
     "reflectrl/models/thinking.py",
     "reflectrl/players/remote.py",
+    "reflectrl/prompts/answers.py",
     *(f"reflectrl/prompts/chat.py::{name}" for name in ("read_correction", "_object_in")),
     "reflectrl/prompts/spoilers.py",
     "reflectrl/prompts/teacher.py",

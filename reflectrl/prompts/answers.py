@@ -41,7 +41,8 @@ def read_answer(text: str, menu: Menu) -> Answer:
     """Parse an answer, which need not be complete JSON: the last ``"action"`` with a string value counts.
 
     The value names an action of ``menu`` if it equals it, up to case and runs of spaces, or else if it contains exactly
-    one of the actions as whole words; ``go to shelf 10`` does not contain ``go to shelf 1``.
+    one of the actions as whole words; ``go to shelf 10`` does not contain ``go to shelf 1``, nor ``5+`` a ``5`` where
+    ``+`` is an action.
     """
     thought, actions = thought_in(text), [*_ACTION.finditer(text)]
     if not actions:
@@ -69,13 +70,10 @@ def named_action(value: str, menu: Menu) -> int | None:
     if value in names:
         return names.index(value)
     # longest first, so that "take cup from shelf" is not found as "take cup"
-    found = set(re.findall("|".join(map(_whole, sorted(names, key=len, reverse=True))), value))
+    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    signs = re.escape("".join(name for name in names if not re.search(r"\w", name)))  # so that 5+ is not found as 5
+    found = set(re.findall(rf"(?<![\w{signs}])(?:{longest_first})(?![\w{signs}])", value))
     return names.index(found.pop()) if len(found) == 1 else None
-
-
-def _whole(name: str) -> str:
-    """Return a pattern of a name as whole words; a sign at its end needs no space, so ``5+`` holds ``5`` and ``+``."""
-    return re.sub(r"^\b|\b$", r"\\b", re.escape(name))
 
 
 def _plain(text: str) -> str:
