@@ -1,9 +1,11 @@
-"""How a run computes: the precision of each role's model, chosen once a run, and torch's threads, once a stage."""
+"""How a run computes: each role's precision, chosen once a run; torch's threads, once a stage; its memory."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,6 +103,16 @@ def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable
     small = all(shape.width < SMALL_WIDTH for shape in shapes.values())
     threads = run.threads(stage, 1 if small else torch.get_num_threads())
     torch.set_num_threads(min(threads, os.cpu_count() or threads))
+
+
+def release_memory() -> None:
+    """Return free memory of the C library's heap to the system, where it is glibc's.
+
+    Batches of many lengths leave holes between the tensors of a training, which glibc keeps: an SFT of a 135 M model on
+    long prompts held up to 15 GB. A call takes milliseconds.
+    """
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _record(sections: Mapping[str, ModelSection], run: RunFolder, report: Callable[[str], None]) -> None:

@@ -37,6 +37,7 @@ from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.models.load import save_model
 from reflectrl.models.reflecting import add_reflector, take_reflector
+from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
@@ -143,6 +144,7 @@ class _Records:
         prompt_reuse: float,
     ) -> None:
         """Record an iteration with its episodes, their advantages, and the reused share of prompt tokens."""
+        release_memory()
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         append_jsonl(self._run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)

@@ -12,6 +12,7 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.models.load import BUILTIN, check_labels, new_model, save_model
+from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
@@ -69,6 +70,11 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     rows = training_rows(recipe, run, player)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
     warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
+
+    def after(step: int, steps: int, loss: float) -> None:
+        advance(step, steps, f"loss {loss:.3f}")
+        release_memory()
+
     with gentle_stops() as stop:
         summary = train_sft(
             lm,
@@ -82,7 +88,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,
-            on_step=lambda step, total, loss: advance(step, total, f"loss {loss:.3f}"),
+            on_step=after,
             stop=stop,
             failures=run / FAILURES,
         )

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import ctypes
 import json
 
+import psutil
 import pytest
 import torch
 from trained_runs import small_recipe
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import COMPUTE
-from reflectrl.pipeline.compute import prepare_compute
+from reflectrl.pipeline.compute import prepare_compute, release_memory
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 
@@ -91,3 +93,17 @@ def test_layers_of_each_model_are_checked_before_any_is_trained(tmp_path):
     recipe = small_recipe("model.lora={layers: 0-0}", "reflector_model={lora: {layers: 1-2}}")
     with pytest.raises(InvalidInput, match="layers=1-2.*2 layers"):
         prepared(recipe, tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library is not glibc")
+def test_memory_that_is_free_below_what_is_in_use_is_given_back():
+    def used():
+        return psutil.Process().memory_info().rss / 1e6
+
+    blocks = [bytes(8000) for _ in range(20_000)]
+    last = blocks[-1]
+    before = used()
+    del blocks
+    release_memory()
+    assert used() < before - 100
+    assert len(last) == 8000
