@@ -70,7 +70,8 @@ def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Sha
     """Return the sections of the trained players' models and their shapes, by role, read from their configurations.
 
     Raises:
-        InvalidInput: no such model, or adapters in layers that it does not have.
+        InvalidInput: no such model, one that does not go with its section (see ``read_config``), or adapters in layers
+            that it does not have.
 
     """
     sections = {"policy": recipe.model}
