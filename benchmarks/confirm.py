@@ -13,6 +13,7 @@ seed; minutes, which no run repeats exactly, remain those of the commit that the
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -30,7 +31,7 @@ from studies import STUDIES
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, ReflectRLError
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, RESULTS
+from reflectrl.core.layout import COMPUTE, METRICS, RESULTS
 from reflectrl.models.load import BUILTIN
 from reflectrl.pipeline.console import Reporter
 
@@ -64,14 +65,22 @@ def overrides(arm: Arm) -> list[str]:
     return [*arm.overrides, *short]
 
 
-def train(code: Path, folder: Path, arm: Arm) -> None:
-    """Train a short run of an arm with the code of a checkout.
+def precisions(run: Path) -> list[str]:
+    """Return the changes to a recipe that name the precisions which a run chose by a trial, whose outcome scatters."""
+    chosen = json.loads((run / COMPUTE).read_text(encoding="utf-8")) if (run / COMPUTE).exists() else {}
+    sections = {"policy": "model", "reflector": "reflector_model"}
+    tried = {role: each["compute"] for role, each in chosen.items() if each["speedup"] is not None}
+    return [f"{sections[role]}.compute={compute}" for role, compute in tried.items()]
+
+
+def train(code: Path, folder: Path, arm: Arm, further: Sequence[str] = ()) -> None:
+    """Train a short run of an arm, with ``further`` changes to its recipe, with the code of a checkout.
 
     Raises:
         InvalidInput: the run failed.
 
     """
-    words = ["--recipe", arm.recipe, "--runs", str(folder.parent), "--run", folder.name, *overrides(arm)]
+    words = ["--recipe", arm.recipe, "--runs", str(folder.parent), "--run", folder.name, *overrides(arm), *further]
     done = subprocess.run(
         [sys.executable, "-m", "reflectrl", "run", *words],
         cwd=code,  # Python looks for modules here first
@@ -124,9 +133,11 @@ def confirm(earlier: str, arms: Sequence[Arm], runs: Path, reporter: Reporter) -
             if not (before / "recipes" / f"{arm.recipe}.yaml").exists():
                 continue  # an arm that came later has no run at this commit
             folders = [runs / at / f"{arm.recipe}-{arm.name}" for at in (earlier, commit())]
+            chosen: list[str] = []
             for code, folder in zip((before, ROOT), folders, strict=True):
                 if not (folder / RESULTS).exists():
-                    train(code, folder, arm)
+                    train(code, folder, arm, chosen)
+                chosen = precisions(folder)
             changed = differences(*folders)
             same.append(not changed)
             found = f"other {', '.join(changed)}" if changed else "the same bytes"

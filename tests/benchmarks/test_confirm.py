@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from arms import ENVIRONMENTS, Arm
-from confirm import arms_of, confirm, differences, overrides
+from confirm import arms_of, confirm, differences, overrides, precisions
 from stale import COMMIT, TABLES
 from trained_runs import TrainedRuns
 
 from reflectrl.config import load_recipe
+from reflectrl.core.jsonl import encode
+from reflectrl.pipeline.compute import ChosenPrecision
 from reflectrl.pipeline.console import Reporter
 
 
@@ -39,6 +42,18 @@ def test_every_arm_of_a_table_has_a_short_run(env: str) -> None:
         recipe = load_recipe(arm.recipe, overrides(arm))
         assert recipe.rlft is not None
         assert sum(stage.iterations for stage in recipe.rlft.stages) <= 6
+
+
+def test_the_second_run_has_the_precision_that_the_first_one_chose_by_a_trial(tmp_path: Path) -> None:
+    assert precisions(tmp_path) == []
+    given, tried = ChosenPrecision("float32", None), ChosenPrecision("bfloat16", 1.3)
+    for chosen, changes in (
+        ({"policy": given}, []),
+        ({"policy": tried}, ["model.compute=bfloat16"]),
+        ({"policy": given, "reflector": tried}, ["reflector_model.compute=bfloat16"]),
+    ):
+        (tmp_path / "compute.json").write_text(json.dumps(encode(chosen)))
+        assert precisions(tmp_path) == changes
 
 
 def test_arms_that_have_no_run_at_the_earlier_commit_confirm_nothing(tmp_path: Path) -> None:
