@@ -236,7 +236,7 @@ def test_pictures_and_text_are_not_confused(folder, tmp_path):
     lm = load(folder)
     with pytest.raises(InvalidInput, match=r"model\.images=true"):
         encoder_of(lm, pictures=False).rows(prompts())
-    with pytest.raises(InvalidInput, match=r"set model\.images=true"):
+    with pytest.raises(InvalidInput, match=r"set its images=true"):
         new_model(ModelSection(name=str(folder), max_length=MAX_LENGTH), labels=LABELS, seed=0)
     shape = BuiltinSection(layers=1, width=32, heads=2, vocabulary=320)
     text = make_base(
