@@ -69,10 +69,15 @@ def named_action(value: str, menu: Menu) -> int | None:
     value = _plain(value)
     if value in names:
         return names.index(value)
+    signs = [name for name in names if not re.search(r"\w", name)]
+    inside = re.escape("".join(signs))  # 5+ does not contain 5
+
+    def whole(name: str) -> str:
+        touching = r"\w" if name in signs else rf"[\w{inside}]"
+        return rf"(?<!{touching}){re.escape(name)}(?!{touching})"
+
     # longest first, so that "take cup from shelf" is not found as "take cup"
-    longest_first = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    signs = re.escape("".join(name for name in names if not re.search(r"\w", name)))  # so that 5+ is not found as 5
-    found = set(re.findall(rf"(?<![\w{signs}])(?:{longest_first})(?![\w{signs}])", value))
+    found = set(re.findall("|".join(map(whole, sorted(names, key=len, reverse=True))), value))
     return names.index(found.pop()) if len(found) == 1 else None
 
 
