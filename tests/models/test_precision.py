@@ -30,10 +30,11 @@ def test_small_rounded_and_quantised_models_leave_no_choice(section, expected):
 
 
 def test_the_shape_of_a_model_is_read_from_its_configuration(tmp_path):
+    section = ModelSection(name=str(tmp_path), max_length=128)
     language_model("llama").config.save_pretrained(tmp_path)
-    assert shape_of(ModelSection(name=str(tmp_path))) == Shape(layers=2, width=32, inner=48)
+    assert shape_of(section) == Shape(layers=2, width=32, inner=48)
     gpt2(layers=3).config.save_pretrained(tmp_path)
-    assert shape_of(ModelSection(name=str(tmp_path))) == Shape(layers=3, width=32, inner=128)
+    assert shape_of(section) == Shape(layers=3, width=32, inner=128)
 
 
 def test_a_trial_leaves_random_numbers_and_threads_alone():
