@@ -110,7 +110,7 @@ def release_memory() -> None:
     """Return free memory of the C library's heap to the system, where it is glibc's.
 
     Batches of many lengths leave holes between the tensors of a training, which glibc keeps: an SFT of a 135 M model on
-    long prompts held up to 15 GB without it. A call takes milliseconds.
+    long prompts held up to 15 GB without it.
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -104,7 +104,7 @@ def _check_models(recipe: Recipe, run: RunFolder) -> None:
     from reflectrl.pipeline.models import RunModels
 
     sections, _ = check_models(recipe)
-    without_tasks = recipe.model_copy(update={"dataset": None})  # gen-data makes them; menus are no longer with them
+    without_tasks = recipe.model_copy(update={"dataset": None})  # gen-data makes them; menus are as long without
     for role, section in sections.items():
         if section.name != BUILTIN:  # whose labels are tokens by construction
             labels = RunModels(without_tasks, run).labels if role == "policy" else ()
