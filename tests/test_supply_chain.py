@@ -42,8 +42,8 @@ OBJECTS = {
 }
 """Names of functions and classes of other libraries that pickle."""
 NETWORK = {
-    *("aiohttp", "ftplib", "http", "httpx", "httpx2", "openai", "requests", "socket", "socketserver", "urllib"),
-    "xmlrpc",
+    *("aiohttp", "ftplib", "http", "httpx", "httpx2", "openai", "requests", "socket", "socketserver", "unearth"),
+    *("urllib", "xmlrpc"),
 }
 MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/endpoint/chat.py": {"openai": "the chat endpoint that a recipe names"},
@@ -54,7 +54,12 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/models/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},
     "reflectrl/workers/process.py": {"subprocess": "python, for worker processes of our own"},
-    "envs/auto_explore/sources.py": {"subprocess": "git and pip, for a source that is a git URL or pypi:NAME"},
+    "envs/auto_explore/sources.py": {"subprocess": "git, for a source that is a git URL"},
+    "envs/auto_explore/sdist.py": {
+        "unearth": "the package index, for a source that is pypi:NAME",
+        "httpx2": "the errors of its connections",
+        "subprocess": "pip, for its settings of the index",
+    },
     "envs/auto_explore/programs.py": {"subprocess": "a command of the agent, in a sandbox without network"},
 }
 """Modules that may import what others may not, and the reasons."""

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -22,6 +21,7 @@ from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import user_path
 from reflectrl.envs.auto_explore.company import write_company
 from reflectrl.envs.auto_explore.company.plan import SIZES
+from reflectrl.envs.auto_explore.sdist import download_sdist
 
 FORMS = (
     "a folder; git+URL, https://HOST/PATH.git or git@HOST:PATH; pypi:NAME or pypi:NAME==VERSION; "
@@ -71,18 +71,17 @@ def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: 
     """Fetch a repository to this machine.
 
     Args:
-        source: one of ``FORMS``. For a package, pip runs the build backend to read its metadata: name only packages
-            that you would install. Nothing of the other sources is executed.
+        source: one of ``FORMS``. Nothing of what is fetched is executed.
         folder: gets the repository, unless the source is a folder itself, which is used as it is and never written to.
         taken: names of other repositories.
-        timeout_s: maximum seconds for git or pip.
+        timeout_s: maximum seconds for git, or for the download of a package.
 
     Returns:
         A new name that is safe for a folder, and the repository's folder.
 
     Raises:
         InvalidInput: a source of no known form, or a folder that does not exist.
-        WorkFailed: git or pip failed or took too long.
+        WorkFailed: git or the package index failed or took too long.
 
     """
     form, _, rest = source.partition(":")
@@ -115,16 +114,9 @@ def _package(source: str, rest: str, folder: Path, taken: Collection[str], timeo
         raise InvalidInput(f"source {source!r} names no package; expected pypi:NAME or pypi:NAME==VERSION.")
     folder.mkdir(parents=True, exist_ok=True)
     name = _unused(package[1], taken, folder)
-    # Only this package must come as source; what its build needs may be prebuilt.
-    options = ("--no-deps", "--no-binary", package[1], "--no-input", "--disable-pip-version-check")
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
-        downloads = Path(place) / "downloads"
-        command = (sys.executable, "-m", "pip", "download", *options, "--dest", str(downloads), "--", rest)
-        _run(command, {}, f"source archive of {rest}", timeout_s)
-        archives = list(downloads.iterdir())
-        if len(archives) != 1:
-            raise WorkFailed(f"pip downloaded {len(archives)} archives for {source!r}; expected one source archive.")
-        unpack(archives[0], Path(place) / "unpacked").rename(folder / name)
+        archive = download_sdist(rest, Path(place) / "downloads", timeout_s)
+        unpack(archive, Path(place) / "unpacked").rename(folder / name)
     return name, folder / name
 
 
@@ -160,7 +152,7 @@ def _clone(source: str, folder: Path, taken: Collection[str], timeout_s: float) 
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], what: str, timeout_s: float) -> None:
-    """Run git or pip; after a failure or a timeout, none of its processes remain."""
+    """Run git; after a failure or a timeout, none of its processes remain."""
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_ONE_REPOSITORY}
     with tempfile.TemporaryFile() as output:
         try:

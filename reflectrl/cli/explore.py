@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reflectrl.cli.completion import complete_run
-from reflectrl.cli.shared import check_belongs, only_one
+from reflectrl.cli.shared import AllowedHosts, check_belongs, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import user_path
@@ -84,6 +85,7 @@ def explore(
     apply: Annotated[
         bool, typer.Option("--apply", help="With --programs: write what was changed to REPO; else it is only shown.")
     ] = False,
+    allow_host: AllowedHosts = None,
 ) -> None:
     """Look for the file that answers a question; without a trained explorer, --model or --expert, you play yourself."""
     if run is None and model is None and expert is None and not programs:
@@ -95,6 +97,7 @@ def explore(
         "--seed": (seed, "--sample", greedy is False or None),
         "--seconds": (seconds, "--programs", programs or None),
         "--apply": (apply or None, "--programs", programs or None),
+        "--allow-host": (allow_host or None, "--run", run),
     }
     for option, (value, owner, given) in belonging.items():
         check_belongs(option, owner, given=value is not None, owner_given=given is not None)
@@ -112,7 +115,8 @@ def explore(
     try:
         from reflectrl.pipeline.explore import explore as play
 
-        players = _players(run, model, base_url, api_key_env, expert, greedy=greedy is not False)
+        hosts = allow_host or ()
+        players = _players(run, model, base_url, api_key_env, expert, greedy=greedy is not False, hosts=hosts)
         watcher = _Watcher(question, players, screen, menus=any(value is not None for value in (run, model, expert)))
         given_options = {"horizon": steps, "page": page}
         options = {name: value for name, value in given_options.items() if value is not None}
@@ -195,13 +199,14 @@ def _players(
     file: str | None,
     *,
     greedy: bool,
+    hosts: Collection[str],
 ) -> ExplorePlayers:
     from reflectrl.pipeline.explore import chat_model, expert, person, trained
 
     players = {"--run": run, "--model": model, "--expert": file}
     only_one({name: value is not None for name, value in players.items()}, ", or none to play yourself")
     if run is not None:
-        return trained(run, greedy=greedy)
+        return trained(run, greedy=greedy, hosts=hosts)
     if model is not None:
         return chat_model(model, base_url, api_key_env)
     return person() if file is None else expert(file)

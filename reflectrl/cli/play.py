@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reflectrl.cli.completion import complete_env, complete_run
-from reflectrl.cli.shared import check_belongs, only_one
+from reflectrl.cli.shared import AllowedHosts, check_belongs, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.text import counted
@@ -62,6 +62,7 @@ def play(
             help="Append successful episodes to FILE, for data.demonstrations; you write the reflections.",
         ),
     ] = None,
+    allow_host: AllowedHosts = None,
 ) -> None:
     """Play an environment in the terminal, or watch a player.
 
@@ -69,7 +70,8 @@ def play(
     """
     others = {"--expert": expert, "--random": chance, "--run": run is not None}
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
-    for option, given in {"--policy": policy is not None, "--sample": sample}.items():
+    of_runs = {"--policy": policy is not None, "--sample": sample, "--allow-host": bool(allow_host)}
+    for option, given in of_runs.items():
         check_belongs(option, "--run", given=given, owner_given=run is not None)
     if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
         raise InvalidInput(f"--watch {watch} was given; expected 0 to {MAX_PAUSE_S:.0f} seconds.")
@@ -84,7 +86,7 @@ def play(
 
         name, options = _environment(environment or [])
         if run is not None:
-            game = stage.trained(run, name, options, policy=policy, greedy=not sample)
+            game = stage.trained(run, name, options, policy=policy, greedy=not sample, hosts=allow_host or ())
         elif name is None:
             raise InvalidInput(
                 "no environment was given; expected a name (`reflectrl check-env --list` prints them all), or --run."

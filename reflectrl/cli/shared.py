@@ -27,6 +27,15 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE", help="Changes to the recipe, e.g. rlft.gamma=0.9.")
 ]
 
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="HOST",
+        help="With --run: server that the players of a folder from elsewhere may send states to; repeatable.",
+    ),
+]
+
 
 def check_belongs(option: str, owner: str, *, given: bool, owner_given: bool) -> None:
     """Raise ``InvalidInput`` if ``option`` was given without the option that it belongs to."""

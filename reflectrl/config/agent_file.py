@@ -5,7 +5,6 @@ The same folder holds ``recipe.yaml`` and the players' folders: ``policy`` and, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,6 @@ from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-agent"
-TRUSTED = "REFLECTRL_TRUSTED_AGENT"
-"""Environment variable with the folder of an exported agent that may run its own code and use keys of its choice."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,7 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """Return the recipe with which an exported folder's players are loaded, without adapters that have been merged.
 
     The ``recipe.yaml`` on disk describes the agent's training, so it still has the adapters and a trained reflector.
-
-    Raises:
-        InvalidInput: the recipe, which came with the folder, asks for more than the user has allowed.
-
     """
-    _check_trust(recipe, folder)
 
     def as_saved(section: ModelSection, role: str) -> ModelSection:
         has_adapters = (folder / role / "adapter_config.json").is_file()
@@ -93,20 +85,3 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
             "players": recipe.players.model_copy(update={"reflector": frozen}),
         }
     )
-
-
-def _check_trust(recipe: Recipe, folder: Path) -> None:
-    """Refuse an exported agent that runs code or sends keys, unless the user trusts its folder by ``TRUSTED``."""
-    models, players = (recipe.model, recipe.reflector_model), (recipe.players.reflector, recipe.players.planner)
-    wishes = ["run Python code that came with its model"] if any(m and m.trust_remote_code for m in models) else []
-    wishes += [
-        f"send the key in {variable} to {player.endpoint.base_url}"
-        for player in players
-        if player is not None and player.player == "remote" and player.endpoint.base_url
-        if (variable := player.endpoint.key_variable) and (player.endpoint.api_key_env or variable in os.environ)
-    ]
-    if wishes and os.environ.get(TRUSTED) != str(folder.resolve()):
-        raise InvalidInput(
-            f"the exported agent {folder} wants to {' and to '.join(wishes)}; if you trust whoever made it, set "
-            f"{TRUSTED}={folder.resolve()} and repeat."
-        )

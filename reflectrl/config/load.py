@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -17,11 +17,12 @@ from pydantic import ValidationError
 from reflectrl.config.prices import ABSENT, drop_foreign_prices
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import Recipe
+from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.addresses import without_credentials
-from reflectrl.core.layout import DATASET
+from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import misplaced_booleans, mistakes, refusal
@@ -105,18 +106,28 @@ def load_recipe(
     return checked
 
 
-def load_saved_recipe(path: Path) -> Recipe:
-    """Load the ``recipe.yaml`` of a run folder, without credentials, which earlier versions kept in addresses.
+def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collection[str] | None = ()) -> Recipe:
+    """Load the ``recipe.yaml`` of a run folder or of an exported agent, of which only what its players need is read.
+
+    Args:
+        path: the file.
+        hosts: servers that the players of a folder from elsewhere may send states to.
+        given: options of the environment that the user has given; ``None`` if no environment is going to be made.
 
     Raises:
-        InvalidInput: there is none, or the recipe has mistakes; the message lists all of them, one per line.
+        InvalidInput: there is none, the recipe has mistakes (the message lists all of them, one per line), or it came
+            from elsewhere and asks for more than the user has allowed.
 
     """
     if not path.is_file():
         raise InvalidInput(f"{path.parent} is no run folder, as it has no {path.name}; give a recipe to begin one.")
     source = _read(str(path), Path(), ())
     source.values = without_credentials(source.values)
-    return _checked(str(path), source)
+    recipe = _checked(str(path), source)
+    if (path.parent / AGENT).exists():
+        recipe = for_play(recipe)
+    check_trust(path.parent, recipe, hosts=hosts, given=given)
+    return recipe
 
 
 def _checked(name_or_path: str, source: _Source) -> Recipe:

@@ -38,6 +38,11 @@ def public_address(url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.hostname.isascii():
         raise InvalidInput(f"base_url={url!r} is no address; {expected}.")
+    if _is_number(parts.hostname) and ip_address(parts.hostname) is None:
+        raise InvalidInput(
+            f"base_url={url!r} names its host by a number; expected a name, or an IP address in its usual form, such "
+            "as 127.0.0.1."
+        )
     return url
 
 
@@ -98,12 +103,18 @@ def is_private(url: str) -> bool:
     """Return whether ``url`` is an address of this machine or its network: a private IP address or a bare name."""
     host = host_of(url)
     address = ip_address(host)
-    return address.is_private if address else is_loopback(url) or "." not in host
+    return address.is_private if address else is_loopback(url) or not ("." in host or _is_number(host))
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Parse ``host`` as an IP address; return ``None`` for a host name."""
+    """Parse ``host`` as an IP address, that of IPv4 inside one of IPv6; return ``None`` for a host name."""
     try:
-        return ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_number(host: str) -> bool:
+    """Return whether systems read ``host`` as an IPv4 address, in whichever base: its last part is a number."""
+    return bool(re.fullmatch(r"0[xX][0-9a-fA-F]*|[0-9]+", host.rstrip(".").rpartition(".")[2]))

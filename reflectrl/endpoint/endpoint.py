@@ -138,6 +138,11 @@ class Endpoint:
                 f"{self} needs a key, but the environment variable {variable} is not set; set it, or point base_url at "
                 "your own server."
             )
+        if key and url is not None and url.startswith("http:") and not (self.is_own or self.api_key_env):
+            raise InvalidInput(
+                f"base_url={url!r} would send the key in {variable} unencrypted; write https, or name the variable in "
+                "api_key_env if that is meant."
+            )
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"environment variable {variable} has characters that no key has; correct it.")
         return key or NO_KEY

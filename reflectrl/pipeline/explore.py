@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,19 +155,20 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
     return ask
 
 
-def trained(run: Path, *, greedy: bool = True) -> ExplorePlayers:
+def trained(run: Path, *, greedy: bool = True, hosts: Collection[str] = ()) -> ExplorePlayers:
     """Return the players of a run, with the prompts they were trained on.
 
     Args:
         run: a run folder.
         greedy: play the most probable command; otherwise draw it.
+        hosts: servers that the players of a folder from elsewhere may send states to.
 
     Raises:
-        InvalidInput: no run folder, one of an environment without a copilot, one without a policy yet, or one whose
-            reflector is the expert.
+        InvalidInput: no run folder, one of an environment without a copilot, one without a policy yet, one whose
+            reflector is the expert, or one from elsewhere that asks for more than was allowed.
 
     """
-    recipe = read_recipe(run)
+    recipe = read_recipe(run, hosts=hosts, given=None)
     cls = env_class(recipe.env.name)
     brought = cls.extras().copilot
     if brought is None:

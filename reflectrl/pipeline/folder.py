@@ -8,12 +8,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
+from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.artefacts import (
     Artefacts,
@@ -225,6 +226,7 @@ class RunFolder:
         if not is_main_process():
             return
         text, entry = dump_recipe(recipe), self._read().get(stage, {})
+        remember(self.path, recipe, text)
         files = {file: sha for file in outside_files(recipe, stage) if (sha := _digest(file)) is not None}
         begun = {
             "done": False,
@@ -350,18 +352,19 @@ def _is_entry(value: object) -> bool:
     return isinstance(value.get("done"), bool) and all(isinstance(part, dict) for part in inside)
 
 
-def read_recipe(run: Path) -> Recipe:
-    """Return the recipe of a run folder, or of an exported agent.
+def read_recipe(run: Path, *, hosts: Collection[str] = (), given: Collection[str] | None = ()) -> Recipe:
+    """Return the recipe of a run folder or of an exported agent; ``hosts`` and ``given`` as in ``load_saved_recipe``.
 
     Raises:
-        InvalidInput: ``run`` is neither, or its recipe was changed since its stages were done.
+        InvalidInput: ``run`` is neither, its recipe was changed since its stages were done, or ``load_saved_recipe``
+            refuses it.
 
     """
     with version_errors(run):
         path = read_artefacts(run).verify_recipe()
         if not path.is_file():
             raise InvalidInput(f"{run} is no run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
-        return load_saved_recipe(path)
+        return load_saved_recipe(path, hosts=hosts, given=given)
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,15 @@ def _game(
     return Game(env, header, who, policy, reflecting(reflector))
 
 
-def trained(run: Path, name: str | None, options: Options, *, policy: str | None = None, greedy: bool = True) -> Game:
+def trained(
+    run: Path,
+    name: str | None,
+    options: Options,
+    *,
+    policy: str | None = None,
+    greedy: bool = True,
+    hosts: Collection[str] = (),
+) -> Game:
     """Return a game of the players of a run, in its own environment.
 
     Args:
@@ -87,13 +95,14 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
         options: options of the environment, over those of the run.
         policy: ``policy`` or ``policy-sft``; if absent, the later one that exists.
         greedy: play the most probable action; otherwise draw it.
+        hosts: servers that the players of a folder from elsewhere may send states to.
 
     Raises:
-        InvalidInput: no such folder, one without that policy, one of another environment, or options with which menus
-            are longer than those of the run.
+        InvalidInput: no such folder, one without that policy, one of another environment, options with which menus
+            are longer than those of the run, or a folder from elsewhere that asks for more than was allowed.
 
     """
-    recipe = read_recipe(run)
+    recipe = read_recipe(run, hosts=hosts, given=options)
     if name not in (None, recipe.env.name):
         raise InvalidInput(
             f"{run} was trained on {recipe.env.name!r}, and {name!r} is to be played; leave the environment out, or "
@@ -109,7 +118,7 @@ def trained(run: Path, name: str | None, options: Options, *, policy: str | None
     env = recipe_env(recipe, run, options)
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 
-    agent = load_agent(run, policy=policy, greedy=greedy)
+    agent = load_agent(run, policy=policy, greedy=greedy, allow_hosts=hosts)
     if env.max_actions > agent.max_actions:
         raise InvalidInput(
             f"menus of {recipe.env.name!r} with these options have up to {env.max_actions} actions, but {agent.who} "

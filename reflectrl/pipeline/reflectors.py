@@ -25,7 +25,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
         InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.
 
     """
-    other = read_recipe(folder)
+    other = read_recipe(folder, given=None)
     after_rlft = other.players.reflector.trained and read_agent_file(folder) is None
     weights = folder / (REFLECTOR_RLFT if after_rlft else REFLECTOR)
     if other.players.reflector.player != "local" or not weights.is_dir():

@@ -5,7 +5,7 @@ import pytest
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.chat import PicturedChat
 from reflectrl.endpoint.account import Price
-from reflectrl.endpoint.endpoint import PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
+from reflectrl.endpoint.endpoint import NO_KEY, PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
 from reflectrl.endpoint.pictures import PICTURE_TOKENS
 
 CHAT = [{"role": "user", "content": "hello"}]
@@ -34,6 +34,7 @@ def test_the_key_comes_from_the_environment_and_a_bad_one_is_refused_and_not_sho
         {"base_url": "https://host/v1#secret"},
         {"base_url": "http://host:secret/v1"},
         {"base_url": "http://☃:1/v1"},
+        *({"base_url": f"http://{host}/v1"} for host in ("134744072", "0x08080808", "8.8.2056", "127.1", "0x7f.1.")),
     ],
     ids=str,
 )
@@ -46,10 +47,24 @@ def test_an_invalid_address_is_refused_and_its_credentials_are_not_shown(fields:
 OWN = ("http://localhost:8000/v1", "http://[::1]:1/v1", "http://gpu-box:8000", "http://10.0.0.7/models/m@1")
 
 
-@pytest.mark.parametrize("url", [None, "https://api.example.com/v1", "https://8.8.8.8/v1", *OWN])
+@pytest.mark.parametrize(
+    "url", [None, "https://api.example.com/v1", "https://8.8.8.8/v1", "https://[::ffff:8.8.8.8]/v1", *OWN]
+)
 def test_a_server_on_a_private_address_may_be_slow_unless_the_recipe_says_otherwise(url: str | None) -> None:
     assert Endpoint(base_url=url).attempt_s == (PRIVATE_TIMEOUT_S if url in OWN else TIMEOUT_S)
     assert Endpoint(base_url=url, timeout_s=5.0).attempt_s == 5.0
+
+
+def test_a_key_that_the_recipe_does_not_name_is_sent_encrypted_or_not_beyond_the_own_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    with pytest.raises(InvalidInput, match=r"OPENAI_API_KEY unencrypted; write https"):
+        Endpoint(base_url="http://api.openai.com/v1").key()
+    for url in (None, "https://api.openai.com/v1", *OWN):
+        assert Endpoint(base_url=url).key() == "sk-1"
+    assert Endpoint(base_url="http://gpu.example.org/v1").key() == NO_KEY
+    assert Endpoint(base_url="http://gpu.example.org/v1", api_key_env="OPENAI_API_KEY").key() == "sk-1"
 
 
 def test_calls_are_equal_if_everything_that_shapes_their_replies_is() -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import socket
 import subprocess
 import tarfile
+import threading
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.child_environment import child_environment
 from reflectrl.envs.auto_explore.sources import ArchiveLimits, fetch, fetch_all, unpack
 
 
@@ -134,39 +140,113 @@ def test_git_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 BACKEND = """
-import os
-
-def prepare_metadata_for_build_wheel(folder, config_settings=None):
-    info = os.path.join(folder, "tinyshop-1.0.dist-info")
-    os.mkdir(info)
-    with open(os.path.join(info, "METADATA"), "w") as file:
-        file.write("Metadata-Version: 2.1\\nName: tinyshop\\nVersion: 1.0\\n")
-    return "tinyshop-1.0.dist-info"
-
-def build_wheel(*_):
-    raise SystemExit("nothing is to be built")
+import pathlib
+pathlib.Path({mark!r}).touch()
 """
+"""A build backend that shows that it was imported."""
 
 
-@pytest.mark.slow
-def test_a_package_is_its_source_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package, index = tmp_path / "tinyshop-1.0", tmp_path / "index"
+@dataclass
+class Shop:
+    """The source archive of a package, with an index on this machine that holds it."""
+
+    archive: Path
+    mark: Path
+    """A file that the package's build backend makes."""
+    sha256: str
+    """Hash of the archive as the index gives it; empty for none."""
+    url: str = ""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    package, archive, mark = tmp_path / "tinyshop-1.0", tmp_path / "links" / "tinyshop-1.0.tar.gz", tmp_path / "mark"
     (package / "src").mkdir(parents=True)
-    (package / "backend.py").write_text(BACKEND)
+    (package / "backend.py").write_text(BACKEND.format(mark=str(mark)))
     (package / "src" / "shop.py").write_text("")
-    (package / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: tinyshop\nVersion: 1.0\n")
     (package / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     )
-    index.mkdir()
-    with tarfile.open(index / "tinyshop-1.0.tar.gz", "w:gz") as tar:
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
         tar.add(package, "tinyshop-1.0")
-    for name, value in {"CONFIG_FILE": os.devnull, "NO_INDEX": "1", "FIND_LINKS": str(index)}.items():
-        monkeypatch.setenv(f"PIP_{name}", value)
+    shop = Shop(archive, mark, hashlib.sha256(archive.read_bytes()).hexdigest())
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            pages = {
+                "/simple/tinyshop/": f'<a href="/{archive.name}#sha256={shop.sha256}">{archive.name}</a>'.encode(),
+                f"/{archive.name}": archive.read_bytes(),
+            }
+            self.send_response(200 if self.path in pages else 404)
+            self.send_header("Content-Type", "text/html" if self.path.endswith("/") else "application/octet-stream")
+            self.end_headers()
+            self.wfile.write(pages.get(self.path, b""))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        shop.url = f"http://127.0.0.1:{server.server_port}/simple"
+        for name in [name for name in os.environ if name.startswith("PIP_")]:
+            monkeypatch.delenv(name)
+        for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": shop.url, "NO_PROXY": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        yield shop
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_a_package_is_its_source_archive_of_which_no_code_runs(shop: Shop, tmp_path: Path) -> None:
     name, path = fetch("pypi:tinyshop==1.0", tmp_path / "into")
     assert (name, path) == ("tinyshop", tmp_path / "into" / "tinyshop")
-    assert sorted(file.name for file in path.iterdir()) == ["PKG-INFO", "backend.py", "pyproject.toml", "src"]
+    assert sorted(file.name for file in path.iterdir()) == ["backend.py", "pyproject.toml", "src"]
     assert [folder.name for folder in (tmp_path / "into").iterdir()] == ["tinyshop"]
+    assert not shop.mark.exists()
+
+
+@pytest.mark.slow
+def test_a_package_may_be_in_a_folder_of_the_user(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(WorkFailed, match="PIP_NO_INDEX"):
+        fetch("pypi:tinyshop", tmp_path / "into")
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{shop.archive.parent} {tmp_path / 'gone'}")
+    assert fetch("pypi:tinyshop", tmp_path / "into") == ("tinyshop", tmp_path / "into" / "tinyshop")
+    assert shop.archive.exists()
+    assert not shop.mark.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sha256", "requirement", "fact"),
+    [
+        ("0" * 64, "tinyshop", "differs from the file whose hash the index gives"),
+        ("", "tinyshop", "has no hash at http://127.0.0.1"),
+        (None, "tinyshop==2.0", "correct the name or the version"),
+        (None, "othershop", "correct the name or the version"),
+    ],
+)
+def test_another_file_than_the_one_that_the_index_names_is_not_used(
+    shop: Shop, tmp_path: Path, sha256: str | None, requirement: str, fact: str
+) -> None:
+    shop.sha256 = shop.sha256 if sha256 is None else sha256
+    with pytest.raises(WorkFailed, match=fact):
+        fetch(f"pypi:{requirement}", tmp_path / "into")
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+def test_programs_of_others_do_not_see_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
+    given = child_environment(TMPDIR="/large")
+    assert (given["PIP_INDEX_URL"], given["PATH"], given["TMPDIR"]) == (
+        "https://mirror.example/simple",
+        os.environ["PATH"],
+        "/large",
+    )
+    assert not {"OPENAI_API_KEY", "PYTHONPATH"} & given.keys()
 
 
 def tar_with(path: Path, *members: tarfile.TarInfo) -> Path:

@@ -1,0 +1,238 @@
+"""What the recipe in a folder that came from elsewhere may ask for without the user's word.
+
+Numbers are harmless, and so is every field of ``FIELDS`` that is ``plain``. The other fields name code, files, servers
+or packages. A field that is missing there is refused, so that a new one has to be thought about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from reflectrl.config.evaluation import EvalSection
+from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
+from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import host_of, is_loopback
+from reflectrl.core.layout import AGENT, RECIPE
+from reflectrl.core.registry import env_class
+from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
+
+TRUSTED = "REFLECTRL_TRUSTED_AGENT"
+"""Environment variable with a folder from elsewhere that may do whatever its recipe says."""
+
+Kind = Literal["plain", "model", "code", "class", "source", "file", "env", "options", "tracker", "endpoint"]
+
+_PLAIN = {
+    "Recipe": "name description",
+    "WorkerLimits": "on_failure",
+    "DatasetSection": "writer",
+    "PromptLayout": "labels shuffle action_mode menu",
+    "PromptSection": "instructions",
+    "BuiltinSection": "pieces",
+    "LoraSection": "target_modules layers",
+    "ModelSection": "images dtype quantization attn_implementation compute compile prefix_reuse",
+    "MemoryPlayerSection": "embedder key key_match keep grows",
+    "PlannerPlayerSection": "player",
+    "ReflectorPlayerSection": "player trained",
+    "CorrectorPlayerSection": "player tool images questions on_failure default",
+    "RaterPlayerSection": "player include_actions labels scale images",
+    "DataSection": "teacher trajectory",
+    "SFTPlayerSection": "lr_scheduler_type",
+    "SFTSection": "enabled drop_long_rows",
+    "Stage": "name tasks",
+    "ThoughtTerm": "aggregate sample",
+    "Validation": "greedy",
+    "RLFTSection": "learning_rate_schedule rewards format_into_return fallback_credit baseline bootstrap_truncated "
+    "normalize_advantages center_advantages keep",
+    "ReflectorSection": "name",
+    "TrialsSection": "policies begin_with control",
+    "EvalSection": "split tasks groups policies greedy controls",
+}
+FIELDS: Mapping[str, Kind] = {
+    **{f"{section}.{name}": "plain" for section, names in _PLAIN.items() for name in names.split()},
+    "ModelSection.name": "model",
+    "ModelSection.trust_remote_code": "code",
+    "RLFTSection.trainer": "class",
+    "RLFTSection.report_to": "tracker",
+    "DatasetSection.repositories": "source",
+    "DatasetSection.held_out": "source",
+    "DataSection.demonstrations": "file",
+    "ReflectorSection.run": "file",
+    "EnvSection.name": "env",
+    "EnvSection.options": "options",
+    "Stage.env": "options",
+    "EvalSection.env": "options",
+    **{f"{Endpoint.__name__}.{name}": "endpoint" for name in settings_fields(Endpoint)},
+}
+"""Kind of each field of a recipe that can hold more than a number, by its section."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Something that a recipe asks for."""
+
+    text: str
+    """What it would do, a verb first."""
+    host: str = ""
+    """The server that would be sent states; empty for all other wishes."""
+
+
+def check_trust(
+    folder: Path, recipe: Recipe, *, hosts: Collection[str] = (), given: Collection[str] | None = ()
+) -> None:
+    """Refuse a recipe that wants more than numbers, unless its stages were begun here or the user has agreed.
+
+    Args:
+        folder: the run folder or exported agent.
+        recipe: its recipe, without the sections that are not going to be read.
+        hosts: servers that may be sent states.
+        given: options of the environment that the user has given; ``None`` if no environment is going to be made.
+
+    Raises:
+        InvalidInput: it wants more; the message names every wish, and how to agree.
+
+    """
+    if os.environ.get(TRUSTED) == str(folder.resolve()) or _mark(folder).exists():
+        return
+    wanted = [wish for wish in wishes(recipe, given) if wish.host not in hosts or not wish.host]
+    if not wanted:
+        return
+    asked = [wish.host for wish in wanted if wish.host]
+    servers = "".join(f" --allow-host {host}" for host in dict.fromkeys(asked))
+    cures = [f"for these servers give{servers} (allow_hosts in Python)"] * (len(asked) == len(wanted))
+    cures += [f"if you trust whoever made it, set {TRUSTED}={folder.resolve()} and repeat"]
+    kind = "exported agent" if (folder / AGENT).exists() else "run folder, whose stages were not begun here,"
+    raise InvalidInput(
+        f"the {kind} {folder} wants to {' and to '.join(w.text for w in wanted)}; {', or '.join(cures)}."
+    )
+
+
+def remember(folder: Path, recipe: Recipe, text: str) -> None:
+    """Remember that this user began stages in a folder with the recipe ``text``, if it wants more than numbers."""
+    if any(wishes(recipe)):
+        mark = _mark(folder, text)
+        with suppress(OSError):  # then a later command asks
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+
+
+def _mark(folder: Path, text: str | None = None) -> Path:
+    """Return the file that stands for a recipe in a folder; neither can be exchanged without becoming another file."""
+    if text is None:
+        path = folder / RECIPE
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    known = hashlib.sha256(f"{folder.resolve()}\n{text}".encode()).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache) if cache else Path.home() / ".cache") / "reflectrl" / "begun" / known
+
+
+def for_play(recipe: Recipe) -> Recipe:
+    """Return a recipe with what its trained players need; all else of an exported agent is left unread.
+
+    A dataset stays without its sources, to show that the tasks are not in the folder.
+    """
+    sources = {"repositories": [], "held_out": [], "writer": "extractive"}
+    kept = {
+        "players": recipe.players.model_copy(update={"corrector": None, "rater": None}),
+        "dataset": None if recipe.dataset is None else recipe.dataset.model_copy(update=sources),
+        "eval": EvalSection(env=recipe.eval.env),
+    }
+    return recipe.model_copy(update={"data": DataSection(), "sft": SFTSection(), "rlft": None, **kept})
+
+
+def wishes(recipe: Recipe, given: Collection[str] | None = ()) -> Iterator[Wish]:
+    """Yield what a recipe asks for beyond numbers and plain words; ``given`` as in ``check_trust``."""
+    for where, section, name, value in _values(recipe, ""):
+        kind = kind_of(type(section), name)
+        if isinstance(value, Endpoint):
+            if _is_asked(section, recipe):
+                yield from _of_endpoint(value)
+        elif kind is None:
+            if not _is_number(value) and value != settings_fields(type(section))[name].get_default(
+                call_default_factory=True
+            ):
+                yield Wish(f"set {where}, which is not known to be harmless")
+        elif kind == "env":
+            if given is not None and ":" in value:
+                yield Wish(f"open {value}")
+        elif kind == "options":
+            yield from () if given is None else _of_options(where, recipe.env.name, value, given)
+        elif value and value != "none":
+            yield from _of_name(kind, section, value)
+
+
+def kind_of(section: type, name: str) -> Kind | None:
+    """Return the kind of a field of a recipe section, also of one that a base declares; ``None`` if it has none."""
+    return next((FIELDS[key] for base in section.__mro__ if (key := f"{base.__name__}.{name}") in FIELDS), None)
+
+
+def _values(section: Any, where: str) -> Iterator[tuple[str, Any, str, Any]]:
+    """Yield the dotted key, section, name and value of every field, also in nested sections; endpoints are whole."""
+    for name, field in settings_fields(type(section)).items():
+        value, key = getattr(section, name), f"{where}{name}"
+        if section_of(field.annotation) in (None, Endpoint):
+            yield key, section, name, value
+            continue
+        for number, inner in enumerate(value if isinstance(value, list) else [value]):
+            if inner is not None:
+                yield from _values(inner, f"{key}.{number}." if isinstance(value, list) else f"{key}.")
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_number, value))
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _of_name(kind: Kind, section: Any, value: Any) -> Iterator[Wish]:
+    if kind == "code":
+        yield Wish(f"run Python code that came with its model {section.name}")
+    elif kind == "class":
+        yield Wish(f"import {value}")
+    elif kind == "tracker":
+        yield Wish(f"send its metrics to {value}")
+    elif kind == "model" and not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|package:\S+#sha256=\w+", value):
+        yield Wish(f"read the model {value}")
+    elif kind in ("source", "file"):
+        listed = [value] if isinstance(value, str) else value
+        if fetched := [each for each in listed if not each.startswith("company:")]:
+            yield Wish(f"read {', '.join(fetched)}")
+
+
+def _of_options(where: str, env: str, options: Mapping[str, Any], given: Collection[str]) -> Iterator[Wish]:
+    """Yield the options whose values are neither numbers nor one of the words that the environment declares."""
+    hints = get_type_hints(env_class(env).__init__)
+    for name, value in options.items():
+        words = _words(hints.get(name))
+        if name not in given and not (_is_number(value) or isinstance(value, bool) or value in words):
+            yield Wish(f"make the environment {env} with {name}={value!r} ({where}; give {name}=... yourself to agree)")
+
+
+def _words(annotation: Any) -> tuple[Any, ...]:
+    """Return the values of every ``Literal`` in a type."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(word for part in get_args(annotation) for word in _words(part))
+
+
+def _is_asked(section: Any, recipe: Recipe) -> bool:
+    """Return whether the endpoint of a section is going to be asked, so far as its section or ``eval`` says."""
+    if isinstance(section, PolicyPlayerSection):
+        return "remote" in recipe.eval.policies
+    said = [getattr(section, name) for name in ("player", "teacher", "writer") if hasattr(section, name)]
+    return not said or not {"remote", "openai"}.isdisjoint(said)
+
+
+def _of_endpoint(endpoint: Endpoint) -> Iterator[Wish]:
+    url, variable = endpoint.base_url or OPENAI_URL, endpoint.key_variable
+    if variable and (endpoint.api_key_env or (endpoint.base_url is not None and variable in os.environ)):
+        yield Wish(f"send the key in {variable} to {url}")
+    elif not is_loopback(url):
+        yield Wish(f"send states to {host_of(url)}", host_of(url))
