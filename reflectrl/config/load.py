@@ -22,6 +22,7 @@ from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.addresses import without_credentials
+from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
@@ -250,12 +251,7 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
         identity, text, folder = given, recipe_text(given), Path()
     elif _is_file(path):
         identity, folder = str(path.resolve()), path.parent
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                f"recipe {str(path)!r} cannot be read: {error}; expected a YAML file in UTF-8."
-            ) from error
+        text = read_text(path, "a recipe, a YAML file in UTF-8")
     else:
         what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
         raise InvalidInput(

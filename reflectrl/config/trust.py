@@ -19,6 +19,7 @@ from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
+from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, RECIPE
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import section_of, settings_fields
@@ -127,7 +128,7 @@ def _mark(folder: Path, text: str | None = None) -> Path:
     """Return the file that stands for a recipe in a folder; neither can be exchanged without becoming another file."""
     if text is None:
         path = folder / RECIPE
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        text = read_text(path, "the recipe of this folder") if path.exists() else ""
     known = hashlib.sha256(f"{folder.resolve()}\n{text}".encode()).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache else Path.home() / ".cache") / "reflectrl" / "begun" / known

@@ -7,14 +7,14 @@ have no digests in their ledger and are read without a check.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput
-from reflectrl.core.jsonl import decode
+from reflectrl.core.files import open_regular
+from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import BASE, COMPUTE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
 from reflectrl.core.version import WRITTEN_BY
 
@@ -30,7 +30,7 @@ class Digest:
 def digest(path: Path) -> Digest:
     """Return the digest of a file or folder."""
     if not path.is_dir():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
     inside = [(entry.name, digest(entry)) for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
     names = "".join(f"{part.size} {part.sha256} {name}\0" for name, part in inside)
@@ -171,12 +171,9 @@ def read_ledger(run: Path) -> dict[str, Any]:
     path = run / LEDGER
     if not path.exists():
         return {}
-    try:
-        ledger = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(ledger, dict):
-            raise ValueError("expected an object with the stages")
-    except (OSError, ValueError, RecursionError) as error:
-        raise no_ledger(run, str(error)) from error
+    ledger = read_json(path, "the ledger of a run folder: delete the folder to start over, or put back the file")
+    if not isinstance(ledger, dict):
+        raise no_ledger(run, "expected an object with the stages")
     ledger.pop(WRITTEN_BY, None)
     return ledger
 

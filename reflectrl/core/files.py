@@ -1,13 +1,18 @@
-"""Atomic and durable file writes: after a kill or a power cut a file has either its old or its new content."""
+"""Atomic and durable file writes: after a kill or a power cut a file has either its old or its new content.
+
+Files are read here too, so that whatever else is in their place is an error in a sentence.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from reflectrl.core.errors import InvalidInput
 
@@ -27,6 +32,41 @@ def user_path(given: str | Path) -> Path:
         raise InvalidInput(f"path {str(given)!r} begins with a home folder that is not known.") from error
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises:
+        OSError: there is none that can be read, or it is no regular one; reading a pipe could wait for ever.
+
+    """
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'a device')}")
+    return path.open("rb")
+
+
+def read_bytes(path: Path, expected: str) -> bytes:
+    """Return the content of a file, which is ``expected``, as in "a file of JSON lines".
+
+    Raises:
+        InvalidInput: there is no such file, or it cannot be read.
+
+    """
+    try:
+        with open_regular(path) as file:
+            return file.read()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}); expected {expected}.") from error
+
+
+def read_text(path: Path, expected: str) -> str:
+    """Return the text of a file in UTF-8; arguments and errors are those of ``read_bytes``."""
+    try:
+        return read_bytes(path, expected).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not text in UTF-8 ({error.reason}); expected {expected}.") from error
+
+
 def fresh_place(path: Path) -> Path:
     """Return the temporary path at which ``in_one_move`` prepares ``path``, for other processes that write into it."""
     return path.with_name(f".{path.name}.fresh")
@@ -38,6 +78,10 @@ def in_one_move(path: Path) -> Iterator[Path]:
 
     After an error in the block, ``path`` is unchanged. Replacing a folder takes two moves: after a kill or an error
     between them, neither the old nor the new folder is at ``path``, so it must be made again.
+
+    Raises:
+        InvalidInput: a file would replace a folder, with all that is in it.
+
     """
     fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):
@@ -45,6 +89,8 @@ def in_one_move(path: Path) -> Iterator[Path]:
     try:
         yield fresh
         sync(fresh)
+        if path.is_dir() and not fresh.is_dir():
+            raise InvalidInput(f"{path} is a folder; expected a file, or nothing, to write one there: move it away.")
         if path.is_dir():
             path.replace(stale)  # a folder that is not empty cannot be replaced in one move
         fresh.replace(path)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
-from reflectrl.core.files import append_text, in_one_move
+from reflectrl.core.files import append_text, in_one_move, read_bytes, read_text
 from reflectrl.core.text import shown
 
 T = TypeVar("T")
@@ -177,9 +177,22 @@ def append_jsonl(path: Path, records: Iterable[Any]) -> None:
     append_text(path, "".join(lines))
 
 
+def read_json(path: Path, expected: str) -> Any:
+    """Return the value in a file of JSON, which is ``expected``, as in "the digests of a checkpoint".
+
+    Raises:
+        InvalidInput: no such file, or it is not JSON in UTF-8.
+
+    """
+    try:
+        return json.loads(read_text(path, expected))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not JSON ({error}); expected {expected}.") from error
+
+
 def drop_unfinished_line(path: Path) -> None:
     """Remove a last line without a newline, which a run leaves that is killed while writing."""
-    if not path.exists() or path.stat().st_size == 0:
+    if not path.is_file() or path.stat().st_size == 0:  # what is no file is refused where it is read or written
         return
     with path.open("rb+") as file:
         file.seek(-1, os.SEEK_END)
@@ -199,10 +212,7 @@ def read_jsonl(path: Path, *, skip_unfinished: bool = False) -> Iterator[tuple[s
         InvalidInput: no such file, or a line that is too long or is not JSON in UTF-8; JSON has no NaN or infinity.
 
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read ({error.strerror}); expected a file of JSON lines.") from error
+    lines = read_bytes(path, "a file of JSON lines").split(b"\n")
     for number, line in enumerate(lines[:-1] if skip_unfinished or lines[-1] == b"" else lines, start=1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:

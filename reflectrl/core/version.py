@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core.errors import InvalidInput
+from reflectrl.core.jsonl import read_json
 from reflectrl.core.layout import AGENT, LEDGER
 
 FORMAT = 3
@@ -81,8 +81,8 @@ def written_by(folder: Path) -> Mapping[str, Any] | None:
     """Return the record of the version that wrote ``folder``: empty in format 1, ``None`` without a readable file."""
     for name in (LEDGER, AGENT):
         try:
-            values = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            values = read_json(folder / name, "a record of the version")
+        except InvalidInput:
             continue
         if isinstance(values, dict):
             given = values.get(WRITTEN_BY)

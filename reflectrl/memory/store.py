@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
-from reflectrl.core.files import write_text
+from reflectrl.core.files import read_bytes, read_text, write_text
 from reflectrl.core.jsonl import drop_unfinished_line
 from reflectrl.memory.experience import Experience, experience_of
 from reflectrl.rollout.record import Header, append_records, read_records
@@ -84,7 +84,7 @@ class EpisodeStore:
     @property
     def text(self) -> str:
         """Present text of the file."""
-        return self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        return read_text(self.path, "a file of past episodes") if self.path.exists() else ""
 
     def restore(self, text: str) -> None:
         """Restore the file to an earlier ``text``; raises as opening the store does."""
@@ -135,7 +135,7 @@ def _drop_damaged_end(path: Path) -> int:
         return 0
     before = path.stat().st_size
     drop_unfinished_line(path)
-    *earlier, last = path.read_bytes().splitlines(keepends=True) or [b""]
+    *earlier, last = read_bytes(path, "a file of past episodes").splitlines(keepends=True) or [b""]
     if earlier and not _is_json(last) and _is_json(earlier[-1]):
         os.truncate(path, sum(map(len, earlier)))
     return int(path.stat().st_size < before)

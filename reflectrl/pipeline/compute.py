@@ -15,7 +15,7 @@ import torch
 from reflectrl.config import Recipe
 from reflectrl.config.model import ModelSection
 from reflectrl.core.files import write_text
-from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.jsonl import decode, encode, read_json
 from reflectrl.core.layout import COMPUTE
 from reflectrl.models.adapters import check_layers
 from reflectrl.models.precision import (
@@ -55,7 +55,8 @@ def decided(section: ModelSection, run: RunFolder, role: str) -> ModelSection:
 
 def _recorded(run: RunFolder) -> dict[str, ChosenPrecision]:
     path = run.recorded(COMPUTE)
-    return decode(dict[str, ChosenPrecision], json.loads(path.read_text("utf-8")), str(path)) if path.exists() else {}
+    expected = "the precision that was chosen for each model"
+    return decode(dict[str, ChosenPrecision], read_json(path, expected), str(path)) if path.exists() else {}
 
 
 def _decide(section: ModelSection) -> ChosenPrecision:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import Trajectory
+from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
@@ -104,7 +104,16 @@ class _Evaluation:
         section, splits = self.recipe.eval, self.recipe.eval.splits
         row = self._before.get((name, reflections, mode, split))
         if row is not None:
-            return row, read_trajectories(self.run / episodes_file(row, len(splits)))[1]
+            path = self.run / episodes_file(row, len(splits))
+            played = read_trajectories(path)[1]
+            said = summarise(name, reflections, mode, split, played)
+            if replace(said, benchmark=row.benchmark, chosen=row.chosen) != row:
+                raise InvalidInput(
+                    f"{path} does not hold the episodes of its row ({name} {mode}, split {split}): it was cut, emptied "
+                    f"or exchanged since; put back the file that was there, or delete {self._unfinished}, and all is "
+                    "played again."
+                )
+            return row, played
         who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
         label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
         finished = itertools.count(1)

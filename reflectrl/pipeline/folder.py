@@ -25,8 +25,8 @@ from reflectrl.core.artefacts import (
     read_artefacts,
     read_ledger,
 )
-from reflectrl.core.files import write_text
-from reflectrl.core.jsonl import encode
+from reflectrl.core.files import read_text, write_text
+from reflectrl.core.jsonl import encode, read_json
 from reflectrl.core.layout import (
     BASE,
     CALLS,
@@ -251,7 +251,7 @@ class RunFolder:
 
         """
         entry, path = self._read().get(stage), self.path / RECIPE
-        before = path.read_text(encoding="utf-8") if path.exists() else None
+        before = read_text(path, "the recipe of this run folder") if path.exists() else None
         if anew:
             (self.path / unfinished_file(stage)).unlink(missing_ok=True)
         self.begin(recipe, stage)
@@ -340,7 +340,7 @@ class RunFolder:
         if not is_main_process():
             return
         path = self.path / LEDGER
-        before = json.loads(path.read_bytes()) if path.exists() else {WRITTEN_BY: encode(this_origin())}
+        before = read_json(path, "a ledger") if path.exists() else {WRITTEN_BY: encode(this_origin())}
         writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # keeps the first one
         write_text(path, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import read_json
 from reflectrl.pipeline.endpoints import Endpoints
 from reflectrl.pipeline.models import RunModels
 from reflectrl.players import ExpertCorrector, Informed, Player, RuleCorrector
@@ -40,10 +41,9 @@ def _check_trained_as(section: RaterPlayerSection) -> None:
     path = Path(section.model.name) / TRAINED_AS
     if not path.is_file():
         return
-    try:
-        then = dict(json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{path} is damaged; train the rater again with reflectrl train-rater.") from error
+    then = read_json(path, "what reflectrl train-rater wrote: train the rater again")
+    if not isinstance(then, dict):
+        raise InvalidInput(f"{path} is damaged; train the rater again with reflectrl train-rater.")
     for key, now in _trained_as(section).items():
         if then.get(key) != now:
             raise InvalidInput(

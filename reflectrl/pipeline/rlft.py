@@ -16,8 +16,7 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.rlft import RLFTSection, RLFTSettings
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.files import write_text
-from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
+from reflectrl.core.jsonl import append_jsonl, write_jsonl
 from reflectrl.core.layout import (
     BASE,
     FAILURES,
@@ -25,6 +24,7 @@ from reflectrl.core.layout import (
     POLICY,
     POLICY_SFT,
     RATINGS,
+    RECORDED,
     REFLECTOR,
     REFLECTOR_RLFT,
     THROUGHPUT,
@@ -42,6 +42,7 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
+from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_file
 from reflectrl.players import Player
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.raters.agreement import check_failures, ratings_of
@@ -127,15 +128,6 @@ class _Records:
         self._recent: deque[Iteration] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
-    def rewind(self, iteration: int) -> None:
-        """Discard the records after the checkpoint from which training continues."""
-        for name in (METRICS, THROUGHPUT, RATINGS):
-            path = self._run / name
-            if path.is_file():
-                drop_unfinished_line(path)
-                kept = path.read_text(encoding="utf-8").split("\n")[:iteration]  # splitlines also splits at U+2028
-                write_text(path, "".join(f"{line}\n" for line in kept if line))
-
     def add(
         self,
         done: Iteration,
@@ -146,7 +138,8 @@ class _Records:
         """Record an iteration with its episodes, their advantages, and the reused share of prompt tokens."""
         release_memory()
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
-        append_jsonl(self._run / METRICS, [done])
+        run = self._run.path
+        digests = dict([append_line(run, METRICS, done)])
         steps = sum(len(episode.turns) for episode in episodes)
         hit_rate = self._reflector.hit_rate if isinstance(self._reflector, CachedPlayer) else 0.0
         throughput = Throughput(
@@ -159,14 +152,17 @@ class _Records:
             env_recycled=self._envs.recycled - self._recycled,
         )
         self._failures, self._recycled = self._envs.failures, self._envs.recycled
-        append_jsonl(self._run / THROUGHPUT, [throughput])
+        digests |= [append_line(run, THROUGHPUT, throughput)]
         if self._rater is not None:
             ratings = ratings_of(done.iteration, len(self._rater.labels) - 1, episodes)
-            append_jsonl(self._run / RATINGS, [ratings])
+            digests |= [append_line(run, RATINGS, ratings)]
             check_failures(ratings, self._rater.max_failure_rate)
         if self._keep:
-            write_trajectories(self._run / training_episodes_file(done.iteration), self._header, episodes[: self._keep])
-            write_jsonl(self._run / advantages_file(done.iteration), advantages[: self._keep])
+            shown, weighed = training_episodes_file(done.iteration), advantages_file(done.iteration)
+            write_trajectories(run / shown, self._header, episodes[: self._keep])
+            write_jsonl(run / weighed, advantages[: self._keep])
+            digests |= [whole_file(run, shown), whole_file(run, weighed)]
+        append_jsonl(run / RECORDED, [Recorded(digests)])
         if self._tracking is not None:
             self._tracking.add(done, throughput, episodes[: self._keep])
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
@@ -226,7 +222,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             failures=run / FAILURES,
         )
         if is_main_process():
-            records.rewind(first)
+            rewind(run.path, first)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if is_main_process():
         if trained:

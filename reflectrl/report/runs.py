@@ -15,6 +15,7 @@ from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
+from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.core.nested import dotted, section_at
@@ -130,13 +131,9 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 def _read_run(path: Path, name: str) -> Run:
     ledger = read_ledger(path)
     artefacts = Artefacts(path, ledger)
-    try:
-        recipe = without_credentials(artefacts.verify_recipe().read_text(encoding="utf-8", errors="replace"))
-    except OSError as error:
-        raise InvalidInput(
-            f"{path} is no run folder: its recipe.yaml cannot be read ({error.strerror}); "
-            "expected a folder that `reflectrl run` made."
-        ) from error
+    recipe = without_credentials(
+        read_text(artefacts.verify_recipe(), "the recipe of a folder that `reflectrl run` made")
+    )
     results, metrics, throughput, ratings, trials = (
         artefacts.verify(file) if (path / file).is_file() else None
         for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)

@@ -29,8 +29,8 @@ from torch import Tensor
 from transformers import Trainer
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.files import fresh_place, in_one_move
-from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.files import fresh_place, in_one_move, open_regular
+from reflectrl.core.jsonl import decode, encode, read_json
 from reflectrl.core.text import first_line
 from reflectrl.models.load import no_progress_bars
 
@@ -103,13 +103,9 @@ def _fault(folder: Path) -> str | None:
 
 def _read_manifest(folder: Path) -> _Manifest:
     path = folder / MANIFEST
-    if not path.is_file():
+    if not path.exists():
         raise InvalidInput(f"{folder} holds no {MANIFEST}, so it is no checkpoint of reflectrl or was cut short.")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInput(f"{path} is not JSON ({error}); choose another checkpoint.") from error
-    manifest = decode(_Manifest, value, str(path))
+    manifest = decode(_Manifest, read_json(path, "the digests of a checkpoint: choose another one"), str(path))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise InvalidInput(f"{path} is of {manifest.format} {manifest.version}; expected {FORMAT} {VERSION}.")
     return manifest
@@ -123,7 +119,7 @@ def _write_manifest(folder: Path, processes: int) -> None:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from interruptions import command_that_ends
+from command_line import reflectrl
+from interruptions import command_that_ends, kill_rlft
 from prepared_runs import Prepared, results
 from run_folders import unfinish
-from trained_runs import play_stages
+from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
 from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput
+from reflectrl.core.layout import METRICS, RATINGS, RECORDED, THROUGHPUT, advantages_file, training_episodes_file
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.recorded import rewind
 from reflectrl.rollout.results import read_results
 
 KILLED, STOPPED = signal.SIGKILL, signal.SIGTERM
@@ -79,3 +85,90 @@ def test_rows_of_an_evaluation_that_are_there_are_not_played_again_unless_the_ep
     assert {row.metrics.episodes for row in read_results(run / "eval.jsonl") if row.mode == "sampled"} == {5}
     assert not (run / "eval.partial.jsonl").exists()
     assert all((run / "trajectories" / name).stat().st_mtime_ns > written for name, written in before.items())
+
+
+# ---- what is damaged between a kill and a resume -------------------------------------------------------------------
+
+KEPT = 2
+"""Iterations in the last checkpoint of ``killed``, which recorded one more."""
+
+
+@pytest.fixture(scope="module")
+def killed(trained_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose RLFT was killed as it wrote its third line of metrics."""
+    run = tmp_path_factory.mktemp("killed") / "run"
+    trained_run.begin(small_recipe(), run)
+    kill_rlft(small_recipe(), run)
+    return run
+
+
+def exchanged(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"0", b"1"))
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "mine.txt").touch()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE = {
+    "emptied": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 3]),
+    "exchanged": exchanged,
+    "removed": Path.unlink,
+    "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
+    "a folder": a_folder,
+    "a pipe": a_pipe,
+}
+RECORDS = (METRICS, THROUGHPUT, RECORDED, training_episodes_file(1), advantages_file(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", RECORDS)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_records_that_were_damaged_before_a_resume_are_named(killed, tmp_path, file: str, damage: str) -> None:
+    run = shutil.copytree(killed, tmp_path / "run")
+    DAMAGE[damage](run / file)
+    with pytest.raises(InvalidInput, match=re.escape(file)):
+        rewind(run, KEPT)
+
+
+@pytest.mark.slow
+def test_a_resume_discards_what_came_after_its_checkpoint_and_nothing_else(killed, tmp_path) -> None:
+    run = shutil.copytree(killed, tmp_path / "run")
+    before = {name: (run / name).read_bytes().splitlines() for name in (METRICS, THROUGHPUT, RECORDED)}
+    with (run / METRICS).open("a") as file:
+        file.write('{"iteration": 9}\n{"iter')  # written, but neither in a checkpoint nor recorded
+    rewind(run, KEPT)
+    assert {name: (run / name).read_bytes().splitlines() for name in before} == {
+        name: lines[:KEPT] for name, lines in before.items()
+    }
+    rewind(run, 0)
+    assert [(run / name).read_bytes() for name in before] == [b"", b"", b""]
+    assert not (run / RATINGS).exists()
+
+
+@pytest.mark.slow
+def test_the_command_refuses_to_continue_with_damaged_records(killed, tmp_path) -> None:
+    run = shutil.copytree(killed, tmp_path / "run")
+    a_folder(run / METRICS)
+    done = reflectrl("rlft", "--runs", str(tmp_path), "--run", "run")
+    assert done.code == 2
+    assert "metrics.jsonl cannot be read (it is a folder)" in done.err
+    assert (run / METRICS / "mine.txt").exists()
+
+
+@pytest.mark.slow
+def test_episodes_of_an_evaluation_that_were_damaged_before_a_resume_are_named(prepared, tmp_path) -> None:
+    half_evaluated(prepared, tmp_path / "run")
+    [row] = read_results(tmp_path / "run" / "eval.partial.jsonl")[:1]
+    path = tmp_path / "run" / "trajectories" / f"eval-{row.policy}-{row.reflections}-{row.mode}.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(InvalidInput, match=rf"{path.name} does not hold the episodes of its row"):
+        play_stages(prepared.recipe, tmp_path / "run")
