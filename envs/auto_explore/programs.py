@@ -7,6 +7,7 @@ process namespace is killed. A program can only make the system calls that ``cal
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -40,6 +41,11 @@ DYING_S = 30.0
 MAX_OPEN_FILES = 256
 NICENESS = 10
 SHARED_MEMORY_BYTES = 16 * 1024**2
+MAX_LOCKS = 1000
+"""Maximum number of locks on files, which the kernel holds in memory without a limit of its own."""
+SEND_BUFFER = Path("/proc/sys/net/core/wmem_default")
+SEND_BUFFER_BYTES = 212_992
+"""Linux's own value of ``SEND_BUFFER``, for a container in which it cannot be read."""
 IN_MEMORY = ("tmp", "dev/shm")
 """Folders outside the copy that a program may write to; they are deleted with it."""
 
@@ -83,6 +89,8 @@ class _Use:
     written: int = 0
     temporary: int = 0
     """Number of files and folders in memory."""
+    locks: int = 0
+    """Number of locks on files; not counted beyond one more than is allowed."""
 
 
 def run_program(
@@ -197,6 +205,7 @@ def _follow(
                 (f"took longer than {limits.seconds:g} seconds", took > limits.seconds),
                 (f"ran more than {limits.processes:,} processes and threads", use.processes > limits.processes),
                 (f"used more than {limits.memory_bytes:,} bytes of memory", use.memory > limits.memory_bytes),
+                (f"held more than {MAX_LOCKS:,} locks on files", use.locks > MAX_LOCKS),
                 (f"wrote more than {write_bytes:,} bytes", written > write_bytes),
                 (f"made more than {limits.write_files:,} files and folders", use.temporary > limits.write_files),
                 ("made more files and folders than may be made here", held.too_many()),
@@ -212,7 +221,7 @@ def _use(child: int, namespace: int | None, most: int) -> _Use:
     Of more than ``most`` processes only the number is read, because each further read gives a fork bomb time to grow.
     """
     proc = Path(f"/proc/{child}/root/proc")
-    threads = memory = written = temporary = 0
+    threads = memory = written = temporary = locks = 0
     with suppress(OSError):  # not mounted yet, or over already
         if (proc / "1/ns/pid").stat().st_ino != namespace:
             return _Use()
@@ -223,17 +232,34 @@ def _use(child: int, namespace: int | None, most: int) -> _Use:
             with suppress(OSError):  # it has ended
                 status, io = _fields(process / "status"), _fields(process / "io")
                 threads += status.get("Threads", 1)
-                memory += 1024 * (status.get("RssAnon", 0) + status.get("RssShmem", 0))
+                memory += 1024 * sum(status.get(name, 0) for name in ("RssAnon", "RssShmem", "VmPTE"))
                 # A parent's count takes over that of the children it has waited for.
                 written += max(io["wchar"], io["write_bytes"])
         temporary = sum(used_inodes(proc.parent / place) or 0 for place in IN_MEMORY)
-    return _Use(threads, memory, written, temporary)
+        memory += _memory_of_sockets(proc)
+        with (proc / "locks").open("rb") as held:
+            locks = sum(1 for _ in itertools.islice(held, MAX_LOCKS + 1))
+    return _Use(threads, memory, written, temporary, locks)
 
 
-def _fields(path: Path) -> dict[str, int]:
+def _memory_of_sockets(proc: Path) -> int:
+    """Return the most bytes that the kernel may hold for all sockets of the sandbox's network, in any state.
+
+    The number of open files does not bound it: messages wait in a queue after their sender is closed, and a socket that
+    is not accepted yet belongs to no process. Pipes, epoll and mappings have limits of the kernel's own.
+    """
+    try:
+        buffer = int(SEND_BUFFER.read_text(encoding="ascii"))
+    except OSError:
+        buffer = SEND_BUFFER_BYTES
+    most = 2 * buffer  # a buffer with any room left takes one more message, as large as the buffer at most
+    return most * _fields(proc / "1/net/sockstat", word=2)["sockets"]
+
+
+def _fields(path: Path, word: int = 1) -> dict[str, int]:
     """Return the numbers in a file of lines such as ``Threads: 1`` or ``RssAnon: 12 kB``."""
     lines = (line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
-    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+    return {words[0].rstrip(":"): int(words[word]) for words in lines if len(words) > word and words[word].isdecimal()}
 
 
 def _limit(child: int, limits: Limits, write_bytes: int) -> None:

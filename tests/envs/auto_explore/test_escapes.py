@@ -445,6 +445,18 @@ GREEDY = {
     "memory": ("x = bytearray(5 << 30)", "MemoryError"),
     "memory_of_many": ("for _ in range(3): os.fork()\nx = b'x' * (100 << 20)\ntime.sleep(60)", "bytes of memory"),
     "endless_output": ("while True: print('x' * 1000)", "printed more than 4,000 characters"),
+    # One process with three open files: what waits in a queue is not theirs.
+    "queued_messages": (
+        "import socket\nqueue = socket.socket(1)\nqueue.bind('/tmp/queue')\nqueue.listen(4096)\n"
+        "for _ in range(4096):\n    sender = socket.socket(1)\n    sender.connect('/tmp/queue')\n"
+        "    sender.send(bytes(100_000))\n    sender.close()\ntime.sleep(60)",
+        "bytes of memory",
+    ),
+    "locks": (
+        "import fcntl\nfile = open('/tmp/x', 'wb')\n"
+        "for n in range(0, 10**6, 2): fcntl.lockf(file, fcntl.LOCK_EX, 1, n)\ntime.sleep(60)",
+        "1,000 locks",
+    ),
     "deaf": (
         "for n in {*range(1, 32)} - {9, 19}: signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)",
         "longer than 1 seconds",
@@ -468,6 +480,19 @@ def test_a_greedy_program_is_stopped(world, code, reason):
     assert reason in result.output
     assert not is_running(mark)
     assert sum(path.stat().st_size for path in world.sandbox.root.iterdir()) < 60 << 20
+
+
+@pytest.mark.slow
+@needs_bubblewrap
+def test_a_program_may_use_sockets_and_locks_as_libraries_do(world):
+    world.open(programs=True)
+    result = world.python(
+        "import asyncio, os, sqlite3, time\n"
+        "async def main(): return await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.1) for _ in range(9)))\n"
+        "base = sqlite3.connect('shop.db')\nbase.execute('create table tea (price)')\nbase.commit()\n"
+        "print(len(asyncio.run(main())), base.execute('select count(*) from tea').fetchall())"
+    )
+    assert result.output == "9 [(0,)]\n"
 
 
 CROWDS = {
