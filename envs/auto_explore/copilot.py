@@ -6,6 +6,7 @@ model, which read, edit and run programs in a private copy; writing the changes 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import tempfile
@@ -133,8 +134,8 @@ class RepositoryCopilot:
             raise InvalidInput("the task is empty; say what is to be done.")
         if steps < 1:
             raise InvalidInput(f"{steps} steps were given; expected 1 or more.")
-        if apply and not user_path(source).is_dir():
-            raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
+        if apply:
+            _check_writable(source)
         with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
             _, repository = fetch(source, Path(place))
             with Sandbox(repository, programs=True, limits=Limits(seconds=seconds)) as sandbox:
@@ -144,9 +145,22 @@ class RepositoryCopilot:
                 answer = _play(sandbox, state, _person(state) if ask is None else _model(ask), steps, show)
                 after = sandbox.changes()
                 before = {path: sandbox.original(path) for path in after}
+                left_out = sandbox.left_out()
             if apply:
                 write_back(repository.resolve(), after)
-        return Work(answer, tuple(after), tuple(diff(before, after)))
+        return Work(answer, tuple(after), tuple(diff(before, after)), left_out)
+
+
+def _check_writable(source: str) -> None:
+    """Raise ``InvalidInput`` if changes cannot be written to ``source``, before any work is done."""
+    folder = user_path(source)
+    if not folder.is_dir():
+        raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
+    if folder.stat().st_uid != os.geteuid():
+        raise InvalidInput(
+            f"folder {source!r} is not yours (its owner is user {folder.stat().st_uid}, you are {os.geteuid()}), and "
+            "--apply writes only what is: work as its owner, or leave out --apply."
+        )
 
 
 def _file(library: Library, repository: str, file: str) -> str:

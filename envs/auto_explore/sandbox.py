@@ -18,12 +18,14 @@ from typing import Self
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.commands import Result, Shell
 from reflectrl.envs.auto_explore.files import MAX_BYTES, decoded
+from reflectrl.envs.auto_explore.leftout import Copied, left_out
 from reflectrl.envs.auto_explore.scratch import Scratch
 from reflectrl.envs.auto_explore.tree import MAX_DEPTH, READ, ROOT, Entry, Limits, Tree, opened, shown, visible
 
 __all__ = ["Entry", "Limits", "Result", "Sandbox"]
 
 CHUNK_BYTES = 1024**2
+ZEROS = bytes(CHUNK_BYTES)
 DEFAULT_LIMITS = Limits()
 
 
@@ -57,7 +59,8 @@ class Sandbox:
         self._repository = repository
         self._limits = limits
         self._programs = programs
-        self._digests: dict[PurePosixPath, tuple[int, bytes]] = {}  # digests of the copied files, before any change
+        self._copied: dict[PurePosixPath, Copied] = {}
+        self._links: dict[PurePosixPath, str] = {}  # the copied ones, with their targets
         self._bytes = self._entries = 0
         with _system_errors():
             self._scratch = Scratch()
@@ -146,41 +149,67 @@ class Sandbox:
 
         Raises:
             WorkFailed: the copy has gone, a file in it cannot be read, or the changed files hold more than
-                ``limits.copy_bytes``.
+                ``limits.changed_bytes``.
 
         """
         self._tree.check()
         changed: dict[str, bytes | None] = {}
         read, held = set(), 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            held += size
+            if held > (most := self._limits.changed_bytes):
+                raise WorkFailed(
+                    f"the changed files, as they were and are, hold more than {most:,} bytes, so nothing is kept."
+                )
+
         for path in self._tree.files():
             with suppress(InvalidInput), self._tree.file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
                 read.add(path)
                 size = os.fstat(fd).st_size
-                known = self._digests.get(path)
-                if known is not None and known == (size, hashlib.file_digest(file, _digest).digest()):
+                known = self._copied.get(path)
+                if known and known.size == size and known.digest == hashlib.file_digest(file, _digest).digest():
                     continue
-                held += size
-                if held > self._limits.copy_bytes:
-                    raise WorkFailed(f"the changed files hold more than {self._limits.copy_bytes:,} bytes.")
+                hold(size + (known.size if known else 0))
                 file.seek(0)
                 changed[str(path)] = file.read(size)
-        for path in self._digests.keys() - read:
-            if self._is_there(path):
+        for path in self._copied.keys() - read:
+            found = self._kind(path)
+            if found == stat.S_IFREG:
                 raise WorkFailed(
                     f"{shown(path)} cannot be read in the copy, because a program has taken its permissions or given "
                     "it a second name (a hard link), so nothing is kept."
                 )
-            changed[str(path)] = None
+            if found in (None, stat.S_IFDIR):
+                hold(self._copied[path].size)
+                changed[str(path)] = None
         return dict(sorted(changed.items()))
 
-    def _is_there(self, path: PurePosixPath) -> bool:
-        """Return whether a regular file is at ``path`` in the copy, or may be."""
+    def _kind(self, path: PurePosixPath) -> int | None:
+        """Return the kind of what is in the place of a file, or of its folder; ``S_IFREG`` where it cannot be told."""
+        kind = None
         try:
-            return stat.S_ISREG(os.lstat(self._tree.root / path).st_mode)
+            for place in (*reversed(path.parents), path):
+                kind = stat.S_IFMT(os.lstat(self._tree.root / place).st_mode)
+                if kind not in (stat.S_IFDIR, stat.S_IFREG):
+                    break
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return None
         except PermissionError:
-            return True
+            return stat.S_IFREG
+        return kind
+
+    @_system_errors()
+    def left_out(self) -> tuple[str, ...]:
+        """Return sentences on what was changed and is not in ``changes``, such as links; empty folders are not named.
+
+        Raises:
+            WorkFailed: the copy has gone, or the system failed.
+
+        """
+        self._tree.check()
+        return left_out(self._tree, self._copied, self._links)
 
     def original(self, name: str) -> bytes | None:
         """Read the repository's own file ``name``, which must be as it was copied; ``None`` if no file was copied.
@@ -190,14 +219,28 @@ class Sandbox:
 
         """
         path = PurePosixPath(name)
-        known = self._digests.get(path)
+        known = self._copied.get(path)
         with suppress(OSError, InvalidInput):  # it is gone, or something else
-            if known is None and not os.path.lexists(self._repository / path):
-                return None
-            with Tree(self._repository.resolve()).file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
-                data = file.read()
-            if known == (len(data), _digest(data).digest()):
-                return data
+            if known is None:
+                try:
+                    there = os.lstat(self._repository / path).st_mode
+                except FileNotFoundError:
+                    return None
+                except NotADirectoryError:
+                    if self._copied.keys() & set(path.parents):  # a folder took the place of this file
+                        return None
+                    raise
+                if not stat.S_ISREG(there):
+                    what = "folder" if stat.S_ISDIR(there) else "link" if stat.S_ISLNK(there) else "pipe or the like"
+                    raise WorkFailed(
+                        f"{shown(path)} is a {what} in {self._repository}, whose place no file can take; nothing is "
+                        "written there."
+                    )
+            else:
+                with Tree(self._repository.resolve()).file(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                    data = file.read(known.size + 1)
+                if (len(data), _digest(data).digest()) == known[:2]:
+                    return data
         raise WorkFailed(
             f"{shown(path)} is no longer as it was when {self._repository} was copied, or has other names (hard "
             "links); nothing is written there."
@@ -242,6 +285,7 @@ class Sandbox:
             if source.target(path) is not None:
                 with self._tree.folder(path.parent) as (there, _):
                     os.symlink(target, path.name, dir_fd=there)
+                self._links[path] = target
 
     def _is_folder_to_copy(self, path: PurePosixPath, parent: int) -> bool:
         """Return whether a folder is readable, not too deep, and not the copy itself."""
@@ -266,12 +310,16 @@ class Sandbox:
             size, digest = 0, _digest()
             with os.fdopen(made, "wb", buffering=0) as copied:
                 while chunk := original.read(CHUNK_BYTES):
-                    copied.write(chunk)
+                    if ZEROS.startswith(chunk):  # a hole, which takes no space in the copy either
+                        copied.seek(len(chunk), os.SEEK_CUR)
+                    else:
+                        copied.write(chunk)
                     digest.update(chunk)
                     size += len(chunk)
                     if size > self._limits.copy_bytes:
                         self._take(path, size)
-        self._digests[path] = (size, digest.digest())
+                copied.truncate(size)
+        self._copied[path] = Copied(size, digest.digest(), bool(mode & stat.S_IXUSR))
 
     def _count(self, path: PurePosixPath) -> None:
         self._entries += 1

@@ -50,7 +50,15 @@ class Limits:
     copy_files: int = 200_000
     """Maximum number of files and folders of the repository."""
     copy_bytes: int = 2 * 1024**3
-    """Maximum number of bytes of the repository, and of the result of ``changes``."""
+    """Maximum number of bytes of the repository."""
+    changed_bytes: int = 128 * 1024**2
+    """Maximum number of bytes of all changed files, as they were and as they are now."""
+    diff_bytes: int = 4 * 1024**2
+    """Maximum number of those bytes that a diff shows; files beyond are named with their sizes."""
+    diff_lines: int = 20_000
+    """Maximum number of lines of a diff, which names no further files after that."""
+    diff_pairs: int = 2_000_000
+    """Maximum number of pairs of lines that a diff compares; larger changes are shown as removed and added lines."""
     write_bytes: int = 64 * 1024**2
     """Maximum number of bytes that all commands together may write."""
     write_files: int = 10_000
@@ -58,7 +66,7 @@ class Limits:
     seconds: float = 10.0
     """Time limit of one program, in seconds."""
     memory_bytes: int = 1024**3
-    """Memory limit of one program and all its children, in bytes."""
+    """Memory limit of one program and all its children, in bytes; the kernel's memory for their sockets counts."""
     processes: int = 32
     """Maximum number of processes and threads of one program at a time."""
 

@@ -185,6 +185,8 @@ def _work(
         raise typer.Exit(130) from None
     for line in work.diff:
         screen.say(line)
+    for line in work.left_out:
+        screen.say(f"not kept: {line}")
     if work.answer is not None:
         screen.say(f"answer: {work.answer}")
     files = counted(len(work.changed), "file")

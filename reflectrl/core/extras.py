@@ -112,7 +112,9 @@ class Work:
     changed: tuple[str, ...]
     """Paths of the files that were changed, added or removed."""
     diff: tuple[str, ...]
-    """The changes as lines of a unified diff."""
+    """The changes as lines of a unified diff; files that are too large for it are named only."""
+    left_out: tuple[str, ...] = ()
+    """Changes that are not written back: for each kind, such as links, a sentence with some paths."""
 
 
 class Copilot(Protocol):
@@ -161,10 +163,10 @@ class Copilot(Protocol):
 
         Raises:
             EOFError: the person closed the input.
-            InvalidInput: an empty task, a missing source, ``apply`` with a source that is no folder, or a machine on
-                which programs cannot run.
+            InvalidInput: an empty task, a missing source, ``apply`` with a source that is no folder of the user's, or a
+                machine on which programs cannot run.
             WorkFailed: the task was not finished within ``steps``, the source changed meanwhile or cannot be written,
-                or the chat endpoint failed.
+                the changed files are too large or another user's, or the chat endpoint failed.
 
         """
 

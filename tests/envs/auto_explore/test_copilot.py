@@ -18,6 +18,7 @@ from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Work
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.copilot import RepositoryCopilot, read_command
+from reflectrl.envs.auto_explore.leftout import EXECUTABLE
 
 pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 COPILOT = RepositoryCopilot(AutoExplore)
@@ -207,3 +208,92 @@ def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -
     with pytest.raises(WorkFailed, match="link/x"):
         work(shop, "python -\nimport os\nos.mkdir('link')\nopen('link/x', 'w').write('x')\n", "exit")
     assert list((shop.parent / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["os.symlink('docs/old.md', 'shop.py')", "os.mkfifo('shop.py')"])
+def test_what_a_program_put_in_the_place_of_a_file_is_said_and_the_file_stays(shop: Path, program: str) -> None:
+    before = bytes_of(shop)
+    done = work(shop, f"python -\nimport os\nos.remove('shop.py')\n{program}\n", "exit")
+    assert (done.changed, done.diff) == ((), ())
+    assert done.left_out == ("links, pipes and sockets in the place of files, which stay: shop.py",)
+    assert bytes_of(shop) == before
+
+
+def test_the_command_says_what_is_not_kept(shop: Path) -> None:
+    program = "python -c \"import os; os.chmod('shop.py', 0o600); open('.cache', 'w')\""
+    done = command_line(shop, "Raise the price.", "--apply", typed=f"{EDIT}END\n{program}\nexit\n")
+    assert (done.exit_code, done.stderr) == (0, "")
+    *_, first, second, last = done.stdout.splitlines()
+    assert {first, second} == {"not kept: hidden names: .cache", f"not kept: {EXECUTABLE}: shop.py"}
+    assert last == "changed: 1 file"
+    assert (shop / "shop.py").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_folder_takes_the_place_of_a_file_but_no_file_that_of_a_folder_or_a_link(shop: Path) -> None:
+    work(shop, "python -\nimport os\nos.remove('shop.py')\nos.mkdir('shop.py')\nopen('shop.py/x', 'w')\n", "exit")
+    assert (shop / "shop.py" / "x").read_bytes() == b""
+    before = bytes_of(shop)
+    for name, kind in (("docs", "folder"), ("link", "link")):
+        code = f"import os, shutil\nos.unlink('link')\nshutil.rmtree('docs')\nopen({name!r}, 'w')\n"
+        with pytest.raises(WorkFailed, match=f"{name} is a {kind}"):
+            work(shop, f"python -\n{code}", "exit")
+        assert bytes_of(shop) == before
+
+
+def test_names_as_long_as_names_can_be_are_written(shop: Path) -> None:
+    name = "n" * 255
+    for text in ("new\n", "newer\n"):
+        work(shop, f"write {name}\n{text}".rstrip(), "exit")
+        assert (shop / name).read_text() == text
+
+
+def test_files_without_end_are_neither_read_nor_compared(shop: Path) -> None:
+    sparse = "python -\nfor n in range(31): open(f'{n}', 'wb').truncate(60 << 20)\n"
+    with pytest.raises(WorkFailed, match="134,217,728 bytes"):
+        work(shop, sparse, "exit", apply=False)
+    done = work(shop, "python -\nopen('lines', 'wb').write(b'\\n' * 60_000_000)\n", "exit", apply=False)
+    assert done.diff == ("Large file lines: 0 bytes before, 60,000,000 now",)
+
+
+# ---- as root, who may write everything -------------------------------------------------------------------------------
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+
+
+def test_permissions_are_kept_and_special_bits_are_dropped(shop: Path) -> None:
+    tool = shop / "shop.py"
+    if os.geteuid() == 0:
+        os.chown(tool, -1, 12345)
+    tool.chmod(0o7754)
+    group = tool.stat().st_gid
+    work(shop, EDIT, "exit")
+    assert tool.read_text().endswith("return 4\n")
+    assert (tool.stat().st_mode & 0o7777, tool.stat().st_gid) == (0o754, group)
+
+
+@as_root
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(EDIT, id="edited"),
+        pytest.param("python -\nimport os\nos.remove('shop.py')\n", id="removed"),
+        pytest.param("python -\nimport os\nos.makedirs('docs/x/y')\nopen('docs/x/y/z', 'w')\n", id="added"),
+    ],
+)
+def test_files_and_folders_of_another_user_are_left_alone_and_so_are_all_others(shop: Path, change: str) -> None:
+    for theirs in (shop / "shop.py", shop / "docs"):
+        os.chown(theirs, 12345, 12345)
+    (shop / "shop.py").chmod(0o4755)
+    before, status = bytes_of(shop), (shop / "shop.py").stat()
+    with pytest.raises(WorkFailed, match="is not yours .*12345.* nothing was written"):
+        work(shop, "write a.md\nfirst in order\n", change, "exit")
+    assert bytes_of(shop) == before
+    assert (shop / "shop.py").stat() == status
+    assert work(shop, change, "exit", apply=False).changed  # it may be shown
+
+
+@as_root
+def test_a_folder_of_another_user_is_refused_before_any_work(shop: Path) -> None:
+    os.chown(shop, 12345, 12345)
+    with pytest.raises(InvalidInput, match="12345"):
+        work(shop)

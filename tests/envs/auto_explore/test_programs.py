@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
+from pathlib import Path
+from random import Random
 
 import pytest
 from bubblewrap import NEEDED, programs_work
@@ -158,3 +161,54 @@ def test_a_diff_shows_what_was_added_changed_and_removed() -> None:
         "Binary file d: 1 bytes before, 2 now\n"
         "Empty file e added"
     )
+
+
+def applied(before: dict[str, bytes], lines: list[str], folder: Path) -> dict[str, bytes]:
+    """Return the files after git has applied a diff to them."""
+    folder.mkdir()
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    patch = "".join(f"{line}\n" for line in lines)
+    subprocess.run(["git", "apply", "--unidiff-zero", "-"], cwd=folder, input=patch.encode(), check=True)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("pairs", [0, 2_000_000])
+def test_git_understands_a_diff_whatever_was_changed(tmp_path: Path, pairs: int) -> None:
+    random = Random(0)
+    before, after = {}, {}
+    for name in map(str, range(30)):
+        ends = ("\n", "\f\n", "\u2028\n", "\r\n")  # git ends lines at newlines only
+        lines = [f"{random.randrange(9)}{random.choice(ends)}" for _ in range(random.randrange(60))]
+        before[name] = "".join(lines).encode()
+        for _ in range(random.randrange(1, 4)):
+            at = random.randrange(len(lines) + 1)
+            lines[at : at + random.randrange(9)] = [f"new {random.random()}\n"] * random.randrange(1, 9)
+        after[name] = "".join(lines).encode().removesuffix(random.choice([b"", b"\n"]))
+    lines = list(diff(before, after, Limits(diff_pairs=pairs or 1)))
+    assert applied(before, lines, tmp_path / "files") == after
+
+
+def test_a_small_change_of_a_long_file_is_shown_at_its_place_and_a_large_one_as_a_whole() -> None:
+    lines = [f"{number}\n" for number in range(500_000)]
+    changed = "".join([*lines[:400_000], "new\n", *lines[400_000:]])
+    assert list(diff({"a": "".join(lines).encode()}, {"a": changed.encode()}, Limits(diff_bytes=10**8))) == [
+        *("--- a/a", "+++ b/a", "@@ -399998,6 +399998,7 @@"),
+        *(" 399997", " 399998", " 399999", "+new", " 400000", " 400001", " 400002"),
+    ]
+    # Equal lines at every second place: matching them takes time that grows with their cube.
+    old, new = ("".join(f"{n % 99}\n{side} {n}\n" for n in range(4000)).encode() for side in ("old", "new"))
+    shown = list(diff({"a": old}, {"a": new}))
+    assert [shown[2], len(shown)] == ["@@ -1,8000 +1,8000 @@", 3 + 16_000]
+
+
+def test_a_diff_names_what_is_too_large_for_it_and_counts_the_rest() -> None:
+    after = {"a": b"x" * 30, "b": b"1\n" * 9, "c": b"1\n" * 4, "d": b"2\n", "e": b"3\n", "f": b"4\n"}
+    limits = Limits(diff_bytes=25, diff_lines=8)
+    assert list(diff(dict.fromkeys(after), after, limits)) == [
+        "Large file a: 0 bytes before, 30 now",
+        "Large change of b: 0 bytes before, 18 now",
+        *("--- /dev/null", "+++ b/c", "@@ -0,0 +1,4 @@", "+1", "+1", "+1", "+1"),
+        "Large change of d: 0 bytes before, 2 now",
+        "Further files are not shown: 2",
+    ]

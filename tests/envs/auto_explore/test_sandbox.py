@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
-from reflectrl.envs.auto_explore.tree import Tree
+from reflectrl.envs.auto_explore.tree import Tree, shown
 
 pytestmark = pytest.mark.usefixtures("copies")
 
@@ -246,15 +246,66 @@ def test_changes_are_new_changed_and_removed_files_since_the_copy_was_made(shop,
 
 
 def test_changes_and_writing_are_limited_in_all(shop):
-    with Sandbox(shop, limits=Limits(write_bytes=10, copy_bytes=10_000)) as sandbox:
+    with Sandbox(shop, limits=Limits(write_bytes=10, changed_bytes=10_000)) as sandbox:
         assert not sandbox.run("echo 1234 > a").failed
         assert not sandbox.run("echo 678 >> a").failed
         assert sandbox.run("echo 1 > b").failed
         assert sandbox.changes() == {"a": b"1234\n678\n"}
         with (sandbox.root / "sparse").open("wb") as file:
-            file.truncate(10_001)
+            file.truncate(10_000)
         with pytest.raises(WorkFailed, match="10,000"):
             sandbox.changes()
+    (shop / "large").write_bytes(b"x" * 10_001)
+    with Sandbox(shop, limits=Limits(changed_bytes=10_000)) as sandbox:
+        assert sandbox.changes() == {}
+        (sandbox.root / "large").unlink()  # a diff would read what it was
+        with pytest.raises(WorkFailed, match="10,000"):
+            sandbox.changes()
+
+
+def test_what_changes_do_not_hold_is_named_by_kind(shop):
+    (shop / "link").symlink_to("README.md")
+    (shop / "removed").symlink_to("README.md")
+    (shop / "tool").touch(0o700)
+    with Sandbox(shop) as sandbox:
+        root = sandbox.root
+        assert sandbox.left_out() == ()
+        for name in ("a", "b", "c", "d", ".hidden", "new\nline", "first"):
+            (root / name).touch()
+        for number in range(4):
+            (root / f"link{number}").symlink_to("README.md")
+        os.link(root / "first", root / "second")
+        os.mkfifo(root / "pipe")
+        (root / "removed").unlink()
+        (root / "people/it's.md").unlink()
+        (root / "people/it's.md").symlink_to("two words.md")
+        (root / "people/two words.md").unlink()
+        os.mkfifo(root / "people/two words.md")
+        (root / "people/leave").rename(root / "people/left")
+        (root / "people/leave").symlink_to("left")
+        for name, mode in {"a": 0o700, "tool": 0o600, "README.md": 0o640}.items():
+            (root / name).chmod(mode)
+        (root / "/".join(["f"] * 101)).mkdir(parents=True)
+        assert sorted(sandbox.left_out()) == [
+            "files with further names (hard links): first, second",
+            f"folders deeper than 100: {shown('/'.join(['f'] * 101))}",
+            "hidden names: .hidden",
+            "links that were added, changed or removed: link0, link1, link2 and 2 more",
+            "links, pipes and sockets in the place of files, which stay: "
+            "people/it's.md, people/leave, people/two words.md",
+            "names that are not printable: 'new\\nline'",
+            "permission to execute, given or taken: a, tool",
+            "pipes and sockets: pipe",
+        ]
+        kept = {"people/left/athens.md": b"sick notes go to Wanda\n", **dict.fromkeys("abcd", b"")}
+        assert sandbox.changes() == kept  # and no file is taken for a removed one
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(sandbox):
+    (sandbox.root / "closed").mkdir(0)
+    (sandbox.root / "file").touch(0)
+    assert sandbox.left_out() == ("what may not be read: closed, file",)
 
 
 # ---- the copy --------------------------------------------------------------------------------------------------------
@@ -315,6 +366,19 @@ def test_unreadable_files_and_the_copies_themselves_are_left_out():
     assert (files.readable, files.skipped) == ((("readable", "text"),), {"unreadable": 2})
 
 
+def test_holes_in_files_take_no_space_in_the_copy(shop):
+    with (shop / "sparse").open("wb") as file:
+        file.seek(20 << 20)
+        file.write(b"end")
+        file.truncate(30 << 20)
+    with Sandbox(shop) as sandbox:
+        copied = sandbox.root / "sparse"
+        assert copied.stat().st_size == 30 << 20
+        assert copied.stat().st_blocks * 512 < 5 << 20
+        assert copied.read_bytes() == (shop / "sparse").read_bytes()
+        assert sandbox.changes() == {}
+
+
 def test_what_is_no_repository_or_too_large_is_refused_and_leaves_nothing(tmp_path, shop, copies):
     for place in (tmp_path / "missing", shop / "README.md"):
         with pytest.raises(InvalidInput, match=place.name):
@@ -343,6 +407,7 @@ def test_folders_without_number_that_were_made_later_are_removed_too(shop, copie
             fd = inner
         os.close(fd)
         assert sandbox.changes() == {}
+        assert [line.split(":")[0] for line in sandbox.left_out()] == ["folders deeper than 100"]
         (sandbox.root / "1").mkdir()
         (sandbox.root / "1" / "file").touch()
         (sandbox.root / "people").chmod(0o000)
