@@ -167,7 +167,7 @@ def test_the_command_refuses_to_continue_with_damaged_records(killed, tmp_path) 
 @pytest.mark.slow
 def test_episodes_of_an_evaluation_that_were_damaged_before_a_resume_are_named(prepared, tmp_path) -> None:
     half_evaluated(prepared, tmp_path / "run")
-    [row] = read_results(tmp_path / "run" / "eval.partial.jsonl")[:1]
+    row = read_results(prepared.after("eval") / "eval.jsonl")[0]
     path = tmp_path / "run" / "trajectories" / f"eval-{row.policy}-{row.reflections}-{row.mode}.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     with pytest.raises(InvalidInput, match=rf"{path.name} does not hold the episodes of its row"):
