@@ -70,7 +70,7 @@ class WarmProcess:
         self._process.kill()
         self._process.join()
 
-    def wait(self, timeout: float = 240) -> int:
+    def wait(self, timeout: float = 900) -> int:
         """Wait for the process, and return its exit code, which is negative after a signal."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"still at work after {timeout} s: {self.said}"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
@@ -21,7 +21,6 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
 from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, RECIPE
-from reflectrl.core.registry import env_class
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 
@@ -208,19 +207,22 @@ def _of_name(kind: Kind, section: Any, value: Any) -> Iterator[Wish]:
 
 
 def _of_options(where: str, env: str, options: Mapping[str, Any], given: Collection[str]) -> Iterator[Wish]:
-    """Yield the options whose values are neither numbers nor one of the words that the environment declares."""
-    hints = get_type_hints(env_class(env).__init__)
+    """Yield the options that hold more than numbers and words; a path, address or module is no word."""
     for name, value in options.items():
-        words = _words(hints.get(name))
-        if name not in given and not (_is_number(value) or isinstance(value, bool) or value in words):
+        words = value if isinstance(value, list) else [value]
+        if name not in given and not all(_is_harmless(word) or _is_word(word) for word in words):
             yield Wish(f"make the environment {env} with {name}={value!r} ({where}; give {name}=... yourself to agree)")
 
 
-def _words(annotation: Any) -> tuple[Any, ...]:
-    """Return the values of every ``Literal`` in a type."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(word for part in get_args(annotation) for word in _words(part))
+def _is_harmless(value: object) -> bool:
+    """Return whether a value is a number, a truth value or nothing, or holds only such values."""
+    if isinstance(value, Mapping):
+        return all(map(_is_harmless, value.values()))
+    return isinstance(value, bool) or _is_number(value)
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w -]*", value))
 
 
 def _is_asked(section: Any, recipe: Recipe) -> bool:

@@ -131,9 +131,9 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 def _read_run(path: Path, name: str) -> Run:
     ledger = read_ledger(path)
     artefacts = Artefacts(path, ledger)
-    recipe = without_credentials(
-        read_text(artefacts.verify_recipe(), "the recipe of a folder that `reflectrl run` made")
-    )
+    if not (given := artefacts.verify_recipe()).exists():
+        raise InvalidInput(f"{path} is no run folder (it has no {given.name}); expected one that `reflectrl run` made.")
+    recipe = without_credentials(read_text(given, "the recipe of this run folder"))
     results, metrics, throughput, ratings, trials = (
         artefacts.verify(file) if (path / file).is_file() else None
         for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)

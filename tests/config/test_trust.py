@@ -40,9 +40,12 @@ WISHES = {
     "read ../others": ["eval.reflectors=[{name: wise, run: ../others}]"],
     "read /etc/shadow": ["data.demonstrations=[/etc/shadow]"],
     "open textworld:house.z8": ["env.name='textworld:house.z8'"],
-    "make the environment auto_explore with dataset='pypi:shop'": [
-        "env={name: auto_explore, options: {dataset: 'pypi:shop'}}"
-    ],
+    **{
+        f"make the environment auto_explore with dataset='{source}'": [
+            f"env={{name: auto_explore, options: {{dataset: '{source}'}}}}"
+        ]
+        for source in ("pypi:shop", "/home/mine", "../mine", "~", "house.z8", "file:///srv")
+    },
     "make the environment gymnasium with make={'hook': 'others'}": [
         "env={name: gymnasium, options: {id: FrozenLake-v1, make: {hook: others}}}"
     ],
@@ -119,8 +122,8 @@ def test_a_field_that_is_not_on_the_list_is_refused_once_it_is_set() -> None:
 
 
 def test_recipes_that_need_no_server_want_nothing() -> None:
-    for name in ("number_line/nano", "dangerous_taxi/nano", "alfworld/nano", "gym_cards/nano_number_line_gtr"):
-        assert [wish.text for wish in wishes(for_play(load_recipe(name)), given=None)] == []
+    for name in ("number_line/nano", "dangerous_taxi/pickup", "shop/nano", "gym_cards/nano_number_line_gtr"):
+        assert [wish.text for wish in wishes(for_play(load_recipe(name)))] == []
     own_server = ["players.reflector={player: remote, endpoint: {base_url: 'http://127.0.0.1:1/v1'}}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("OPENAI_API_KEY")

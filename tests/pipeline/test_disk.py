@@ -90,7 +90,7 @@ def answers(prepared, tmp_path_factory):
         cases.append({"name": f"read-only {name}", "arguments": prepared.command("eval", locked / name), **given})
     disks = ["--size", str(8 * KIB * KIB), "--tmpfs", str(small), "--ro-bind", str(locked), str(locked)]
     command = [*BWRAP, *disks, sys.executable, "-c", DRIVER]
-    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     said = json.loads(done.stdout.splitlines()[-1])
     return {name: (place / f"full {name}", *answer) for name, answer in said.items()}
