@@ -50,7 +50,7 @@ SILENT = "SFT + RLFT without reflection"
 """Title of the row of the runs without reflection."""
 SHORT = "learning_short"
 """Mark of the table in the README of the repository."""
-EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % t interval over runs; IQM: mean of the middle half of the
+EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % interval over runs; IQM: mean of the middle half of the
 runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
 its own SFT; P(> first): probability that a run ends above one of the first row. Fall: largest distance of a training's
 end from its own best, whichever weights were kept. Minutes: processor minutes of SFT and RLFT; env steps: those of
@@ -240,7 +240,7 @@ def short_report(page: Path) -> str:
     heads = ("", "recipe", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain")
     without = ("without reflection", "its worst run", "made at commit")
     return f"""Success in per cent, with sampled actions, on tasks with which no training episode begins. Mean over runs
-with a 95 % t interval; each seed was run with two instruction sets of the CPU. Least gain: the smallest
+with a 95 % interval; each seed was run with two instruction sets of the CPU. Least gain: the smallest
 gain of any run over its own SFT, in points. From the tables of `benchmarks/README.md`, which `python
 benchmarks/learning.py ENV` made, each at its commit.
 

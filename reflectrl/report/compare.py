@@ -12,19 +12,22 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_worst
 from reflectrl.report.runs import Run
-from reflectrl.report.series import largest_fall, mean_interval
+from reflectrl.report.series import largest_fall
 from reflectrl.report.table import OUTDATED, print_line, print_rows
 from reflectrl.rollout.results import EvalRow
 
 RESAMPLES = 10_000
 """Number of bootstrap samples of an interval, drawn from a fixed seed so that equal runs give equal intervals."""
+LEAST_RUNS = 3
+"""Minimum number of runs a side of a probability of improvement: one run that beats another is no evidence."""
 FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
 """Groups runs by their recipe's name and all of its settings except description and seed."""
@@ -78,23 +81,35 @@ class Summary:
     sft: float | None
     """Mean of the policies before RLFT; ``None`` where none was evaluated."""
     mean: float
-    half: float | None
-    """Half of the 95 % t interval of the mean; ``None`` for one run, like all intervals."""
+    interval: tuple[float, float]
+    """95 % interval of the mean, over runs and tasks; see ``over_runs``."""
     iqm: float
     """Interquartile mean: the mean of the middle half of the runs."""
     iqm_interval: tuple[float, float] | None
-    """95 % percentile bootstrap interval over the runs."""
+    """95 % percentile bootstrap interval over the runs; ``None`` for one."""
     worst: float
     worst_run: str
     over_sft: float | None
-    """Probability that a run ends above the policy before RLFT of a run of the group."""
+    """Probability that a run ends above the policy before RLFT of a run of the group; ``None`` for few runs."""
     least_gain: float | None
     """Smallest gain of a run over its own policy before RLFT."""
     over_first: float | None
-    """Probability that a run of this group ends above one of the first group; ``None`` for the first."""
+    """Probability that a run of this group ends above one of the first group; ``None`` for the first, and for few."""
+    first: int
+    """Number of runs of the first group; 0 for that group itself."""
     largest_fall: float | None
     """Largest difference between a run's best success rate in training and that at its end."""
+    verdict: str
+    """What RLFT changed, in the words of the report."""
     scores: tuple[Score, ...]
+
+
+class _Judged(NamedTuple):
+    """A run's results, and its success rates with what their tasks leave open."""
+
+    score: Score
+    after: Interval
+    before: Interval | None
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -132,21 +147,21 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
 
     Returns:
         The groups, and a sentence about each run that has no such row and is left out, whose rows are of an earlier
-        evaluation than its recipe describes, or that repeats another one.
+        evaluation than its recipe describes, or that repeats another one, and about probabilities of too few runs.
 
     Raises:
         InvalidInput: no run has such a row, or no recipe has the key ``by``.
 
     """
-    groups: dict[str, list[Score]] = {}
+    groups: dict[str, list[_Judged]] = {}
     remarks = repeats(runs)
     for name, members in group_runs(runs, by).items():
         for run in members:
-            score = _score(run, rows)
-            if score is None:
+            judged = _judged(run, rows)
+            if judged is None:
                 remarks.append(f"{run.name} is left out: its evaluation has no row of {rows}.")
                 continue
-            groups.setdefault(name, []).append(score)
+            groups.setdefault(name, []).append(judged)
             if run.outdated_rows:
                 remarks.append(f"{run.name}: {OUTDATED}.")
     if not groups:
@@ -155,7 +170,13 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
             "or run `reflectrl eval` for them."
         )
     first = next(iter(groups.values()))
-    return [_summary(name, scores, None if scores is first else first) for name, scores in groups.items()], remarks
+    summaries = [_summary(name, runs, () if runs is first else first, rows) for name, runs in groups.items()]
+    if any(FEW in group_cells(summary) for summary in summaries):
+        remarks.append(
+            f"P() is left out ({FEW}) where a side has fewer than {LEAST_RUNS} runs: one that beats another is no "
+            "evidence."
+        )
+    return summaries, remarks
 
 
 def repeats(runs: Sequence[Run]) -> list[str]:
@@ -187,44 +208,53 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
     return groups
 
 
-def _summary(name: str, scores: Sequence[Score], first: Sequence[Score] | None) -> Summary:
-    values = [score.success for score in scores]
-    known = [score.sft for score in scores if score.sft is not None]
-    before = known if len(known) == len(scores) else []  # of all runs, or the means would be of different ones
+def _summary(name: str, runs: Sequence[_Judged], first: Sequence[_Judged], rows: Rows) -> Summary:
+    scores, after = [run.score for run in runs], [run.after for run in runs]
+    values, of_first = [each.mean for each in after], [run.after.mean for run in first]
+    known = [run.before for run in runs if run.before is not None]
+    before = known if len(known) == len(runs) else []  # of all runs, or the means would be of different ones
+    began = [each.mean for each in before]
     worst = min(scores, key=lambda score: score.success)
-    mean, half = mean_interval(values)
+    mean = over_runs(after)
+    own = rows.policy == "rlft" and rows.reflections is None
+    played = "RLFT" if own else " with reflections ".join(filter(None, (rows.policy, rows.reflections)))
+    said = (tell_gain(after, before, policy=played), tell_worst(values, [score.run for score in scores]))
     return Summary(
         name,
         len(values),
-        float(np.mean(before)) if before else None,
-        mean,
-        half,
+        float(np.mean(began)) if began else None,
+        mean.mean,
+        (mean.low, mean.high),
         interquartile_mean(values),
-        None if half is None else bootstrap_interval(values),
+        bootstrap_interval(values) if len(values) > 1 else None,
         worst.success,
         worst.run,
-        probability_of_improvement(values, before) if before else None,
-        min(value - sft for value, sft in zip(values, before, strict=True)) if before else None,
-        probability_of_improvement(values, [score.success for score in first]) if first else None,
+        probability_of_improvement(values, began) if len(began) >= LEAST_RUNS else None,
+        min(value - sft for value, sft in zip(values, began, strict=True)) if began else None,
+        probability_of_improvement(values, of_first) if min(len(values), len(of_first)) >= LEAST_RUNS else None,
+        len(first),
         max((score.fall for score in scores if score.fall is not None), default=None),
+        " ".join(filter(None, said)),
         tuple(scores),
     )
 
 
-def _score(run: Run, wanted: Rows) -> Score | None:
+def _judged(run: Run, wanted: Rows) -> _Judged | None:
     found = wanted.of(run)
     if wanted.policy not in found:
         return None
     metrics, fall = found[wanted.policy].metrics, largest_fall(run)
-    return Score(
+    sft = found["sft"].metrics if "sft" in found and wanted.policy == "rlft" else None
+    score = Score(
         run.name,
         metrics.success,
         metrics.episode_return,
         metrics.length,
         metrics.illegal,
-        sft=found["sft"].metrics.success if "sft" in found and wanted.policy == "rlft" else None,
+        sft=None if sft is None else sft.success,
         fall=None if fall is None else fall.points,
     )
+    return _Judged(score, Interval.of(metrics), None if sft is None else Interval.of(sft))
 
 
 def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:
@@ -249,6 +279,8 @@ def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 HEADS = ("group", "runs", "SFT", "mean", "IQM [95 %]", "worst", "P(> SFT)", "least gain", "P(> first)", "fall")
+FEW = "-"
+"""Cell of a probability that is left out because there are too few runs."""
 
 
 def group_cells(summary: Summary) -> tuple[str, ...]:
@@ -257,32 +289,28 @@ def group_cells(summary: Summary) -> tuple[str, ...]:
     def percent(value: float | None, form: str = ".0f") -> str:
         return "" if value is None else format(100 * value, form)
 
-    half = "" if summary.half is None else f" ± {percent(summary.half)}"
-    low, high = summary.iqm_interval or (None, None)
-    interval = "" if low is None else f" [{percent(low)}, {percent(high)}]"
+    def with_ends(value: float, ends: tuple[float, float] | None) -> str:
+        return percent(value) + (f" [{percent(ends[0])}, {percent(ends[1])}]" if ends else "")
+
     return (
         summary.group,
         str(summary.runs),
         percent(summary.sft),
-        f"{percent(summary.mean)}{half}",
-        f"{percent(summary.iqm)}{interval}",
+        with_ends(summary.mean, summary.interval),
+        with_ends(summary.iqm, summary.iqm_interval),
         f"{percent(summary.worst)} ({summary.worst_run})",
-        percent(summary.over_sft),
+        FEW if summary.sft is not None and summary.over_sft is None else percent(summary.over_sft),
         percent(summary.least_gain, "+z.0f"),
-        percent(summary.over_first),
+        FEW if summary.first and summary.over_first is None else percent(summary.over_first),
         percent(summary.largest_fall),
     )
 
 
 def print_comparison(summaries: Sequence[Summary]) -> None:
-    """Print the table, and a sentence on each group."""
+    """Print the table, and the verdict on each group."""
     print_rows(HEADS, [group_cells(summary) for summary in summaries], words=1)
     for each in summaries:
-        added = "" if each.sft is None else f" from {100 * each.sft:.0f} % after SFT"
-        runs = "one run" if each.runs == 1 else f"{each.runs} runs"
-        print_line(
-            f"{each.group}: {100 * each.mean:.0f} %{added}, mean of {runs}; the worst ends at {100 * each.worst:.0f} %."
-        )
+        print_line(f"{each.group}: {each.verdict}")
 
 
 def as_markdown(summaries: Sequence[Summary]) -> str:

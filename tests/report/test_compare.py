@@ -20,6 +20,7 @@ from reflectrl.report.compare import (
 )
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import verdict
+from reflectrl.rollout.metrics import wilson_interval
 from reflectrl.rollout.results import read_results, write_results
 
 
@@ -49,12 +50,25 @@ def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> No
         ("number_line-nano rlft.gamma=0.9", 4),
         ("number_line-nano rlft.gamma=1.0", 2),
     ]
-    assert remarks == []
+    assert remarks == ["P() is left out (-) where a side has fewer than 3 runs: one that beats another is no evidence."]
     assert (nine.mean, nine.iqm, nine.worst) == pytest.approx((0.65, 0.75, 0.2))
     assert nine.worst_run == "gamma0.9-seed3"
-    assert nine.half == pytest.approx(3.182 * 0.31091 / 2, abs=1e-4)  # t of three degrees of freedom
+    half = 3.182 * 0.31091 / 2  # t of three degrees of freedom
+    assert nine.interval == pytest.approx(wilson_interval(0.65, 0.65 * 0.35 * (1.96 / half) ** 2), abs=1e-3)
     assert (nine.over_sft, nine.least_gain) == pytest.approx((0.75, -0.3))
-    assert (nine.over_first, one.over_first) == (None, (7 + 0.5) / 8)
+    assert (nine.over_first, one.over_first, one.over_sft) == (None, None, None)
+
+
+def test_a_probability_of_improvement_needs_three_runs_on_both_sides(runs: list[Path], tmp_path: Path) -> None:
+    def cells(line: str) -> list[str]:
+        return [cell.strip() for cell in line.split("|")][1:-1]
+
+    lines = reflectrl("compare", *runs, "--format", "markdown").out.splitlines()
+    assert [cells(line)[6:9] for line in lines[2:]] == [["75", "-30", ""], ["-", "+40", "-"]]
+    runs.append(evaluated(tmp_path / "third", 0.8, 0.5, "rlft.gamma=1.0", "seed=2"))
+    (_, three), remarks = compare(read_runs(runs), Rows())
+    assert (three.over_sft, three.over_first, remarks) == (1.0, pytest.approx((3.5 + 4 + 2.5) / 12), [])
+    assert "P() is left out (-)" in reflectrl("compare", *runs[:1]).err
 
 
 def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) -> None:
@@ -65,7 +79,9 @@ def test_groups_may_be_those_of_a_key_and_of_another_policy(runs: list[Path]) ->
         ("seed=2", 1, 0.5, None),
         ("seed=3", 1, 0.5, None),
     ]
-    assert summaries[2].half is summaries[2].iqm_interval is None
+    assert summaries[2].iqm_interval is None
+    assert summaries[2].interval == pytest.approx(wilson_interval(0.5, 100))  # of its tasks
+    assert summaries[0].verdict.startswith("sft ended at a success of 50 %")
     assert "rlft.gama" in refused("compare", *runs, "--by", "rlft.gama")
 
 
@@ -122,8 +138,8 @@ def test_a_run_s_name_is_one_cell_of_a_markdown_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_same_numbers_come_as_text_markdown_and_json(runs: list[Path]) -> None:
     text, markdown, whole = (reflectrl("compare", *runs, "--format", form).out for form in ("text", "markdown", "json"))
-    assert "65 ± 49" in text
-    assert "| number_line-nano rlft.gamma=0.9 | 4 | 50 | 65 ± 49 |" in markdown
+    assert "65 [22, 92]" in text
+    assert "| number_line-nano rlft.gamma=0.9 | 4 | 50 | 65 [22, 92] |" in markdown
     first = json.loads(whole)[0]
     assert [score["success"] for score in first["scores"]] == [0.9, 0.8, 0.7, 0.2]
     low, high = first["iqm_interval"]
