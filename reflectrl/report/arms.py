@@ -10,7 +10,7 @@ from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.nested import dotted
 from reflectrl.report.runs import Run
-from reflectrl.report.series import mean_over_seeds, measurements, running_mean, stages, window
+from reflectrl.report.series import EXACT, mean_over_seeds, measurements, running_mean, stages, window
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import metrics_of
 
@@ -171,7 +171,8 @@ def lines(arms: Sequence[Arm], *, what: str, x: str, stage: str | None = None, s
     """
     curves = [[_curve(run, stage, what, x) for run in arm.runs] for arm in arms]
     each = [curve.points for seeds in curves for curve in seeds]
-    width = smooth or window(max(points[-1].iteration - points[0].iteration + 1 for points in each))
+    spans = [points[-1].iteration - points[0].iteration + 1 for points in each]
+    width = smooth or (1 if WHATS[what][0] in EXACT else window(max(spans)))
     drawn = []
     for arm, seeds in zip(arms, curves, strict=True):
         smoothed = [(curve.x, running_mean(curve.points, curve.values, width)) for curve in seeds]

@@ -56,7 +56,8 @@ def write_plot(
         what: name of a metric in ``WHATS``.
         x: name of a field in ``XS``.
         stage: only this stage of the curriculum, counted from its beginning.
-        smooth: iterations of the running mean; absent: a twentieth of the longest run, at least 5.
+        smooth: iterations of the running mean; absent: a twentieth of the longest run, at least 5; 1 for what a
+            schedule sets.
         figure: one of ``FIGURES``, which sorts the runs into the arms of that figure of the paper by their recipes.
 
     Raises:

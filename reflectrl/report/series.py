@@ -15,6 +15,8 @@ from reflectrl.report.runs import Run
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import wilson_interval
 
+EXACT = ("learning_rate", "entropy_coef")
+"""Fields of ``Iteration`` that nothing is averaged over: their running mean would be a value that never held."""
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """Quantiles from one degree of freedom on; scipy would be a dependency for these ten."""
 

@@ -72,6 +72,17 @@ def test_seeds_become_their_mean_with_a_t_interval(curves, expected) -> None:
     assert mean_over_seeds(curves) == expected
 
 
+def test_a_schedule_is_not_smoothed_unless_that_is_asked_for(tmp_path: Path) -> None:
+    rates = [1e-3 * 0.8**number for number in range(20)]
+    run = make_run(tmp_path / "run", {"pickup": [0.5] * 20})
+    write_jsonl(run / "metrics.jsonl", [iteration(n, learning_rate=rate) for n, rate in enumerate(rates)])
+    arms = arms_by_label(read_runs([run]), ["run"])
+    (line,) = lines(arms, what="learning_rate", x="iteration")
+    assert (line.mean, line.raw) == (rates, [])
+    (smoothed,) = lines(arms, what="learning_rate", x="iteration", smooth=2)
+    assert smoothed.mean[1] == pytest.approx((rates[0] + rates[1]) / 2)
+
+
 def test_seeds_are_averaged_where_all_of_them_are_and_between_their_points() -> None:
     assert mean_over_seeds([([0, 1, 2], [0.0, 0.0, 9.0]), ([1, 2, 3], [2.0, 1.0, 5.0])])[:2] == ([1, 2], [1.0, 5.0])
     assert mean_over_seeds([([0, 10], [0.0, 10.0]), ([0, 5, 10], [0.0] * 3)])[:2] == ([0, 5, 10], [0.0, 2.5, 5.0])
