@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -28,10 +29,15 @@ def escaped(text: str, limit: int = MAX_CHARACTERS) -> str:
     return html.escape(excerpt(text, limit))
 
 
+def prose(sentence: str) -> str:
+    """Return a sentence as HTML, with commands between backticks set as such and no number apart from its "%"."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escaped(sentence)).replace(" %", "\u00a0%")
+
+
 def table(
     label: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, main: Sequence[bool] = ()
 ) -> str:
-    """Return a table that scrolls by itself where it is too wide.
+    """Return a table that scrolls by itself where it is too wide; its first column stays.
 
     Args:
         label: description of the contents for readers that cannot see it.
@@ -50,6 +56,6 @@ def table(
         for mark, row in zip(main or [False] * len(rows), rows, strict=True)
     )
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table class="rows">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -11,9 +11,9 @@ from string import Template
 
 from reflectrl.core.files import write_output
 from reflectrl.report import audit, trials
-from reflectrl.report.compare import HEADS, compare, group_cells
+from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
-from reflectrl.report.markup import asset, escaped, excerpt, table
+from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
@@ -24,16 +24,18 @@ from reflectrl.rollout.results import EvalRow
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
-    "95 % Wilson interval. Cache hits are counted since training was last started."
+    "95 % Wilson interval. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted since "
+    "training was last started."
 )
 _UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
 
 _UNTOLD = "There is no verdict before the policy after RLFT is evaluated: `reflectrl eval`, with rlft in eval.policies."
 _COMPARED = (
-    "Groups of runs whose recipes differ in the seed only; success in per cent, sampled. IQM: mean of the middle half "
-    "of the runs, with a bootstrap interval. P(> SFT), P(> first): probability that a run ends above one before RLFT, "
-    "above one of the first group (Agarwal et al. 2021). Fall: largest distance of a training's end from its own best."
+    "Groups of runs whose recipes differ in the seed only; sampled success in per cent, with 95 % intervals. IQM: mean "
+    "of the middle half of the runs, with a bootstrap interval. P(> SFT), P(> first): probability that a run ends "
+    "above one before RLFT, above one of the first group (Agarwal et al. 2021). Fall: largest distance of a training's "
+    "end from its own best."
 )
 _SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
 _BEST = ("rlft", "sft", "remote", "base")
@@ -58,12 +60,13 @@ def report_page(runs: Sequence[Run]) -> str:
     """
     drawn = curves(runs)
     words = verdict(runs) or [_UNTOLD]
+    lead = '<p class="lead">' if len(group_runs(runs)) == 1 else "<p>"
     digest = hashlib.sha256(asset("viewer.js").encode()).digest()
     return Template(asset("page.html")).substitute(
         title=escaped(", ".join(run.name for run in runs), 200),
         hash=f"sha256-{base64.b64encode(digest).decode()}",
         style=asset("style.css"),
-        verdict="".join(f"<p>{escaped(sentence)}</p>" for sentence in words),
+        verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
         table=_table(runs),
         curves=f'{drawn}<p class="note">{_KEY if drawn else _UNTRAINED}</p>',
@@ -78,17 +81,19 @@ def _table(runs: Sequence[Run]) -> str:
         for run in runs
         if not run.rows
     )
-    waiting += "".join(
-        f'<p class="note">{escaped(f"{run.name}: {OUTDATED}.")}</p>' for run in runs if run.outdated_rows
-    )
+    waiting += "".join(f'<p class="note">{prose(f"{run.name}: {OUTDATED}.")}</p>' for run in runs if run.outdated_rows)
     rows = table_rows(runs)
     if not rows:
         return waiting
-    heads = columns([row for _, row in rows])
-    shown = [_cells(run, row, heads) for run, row in rows]
-    drawn = table(
-        "Results", heads, shown, words=heads.index(FIRST_NUMBER), main=[row.policy == "rlft" for _, row in rows]
-    )
+    run, policy, *others = columns([row for _, row in rows])
+    others.remove(SUCCESS)
+    heads = (run, policy, SUCCESS, *others)  # a narrow screen shows what matters first
+    shown = [_cells(name, row, heads) for name, row in rows]
+    begin = 1 if len(runs) == 1 else 0  # one run is named in the title
+    own = {row for each in runs for row in each.own_rows}
+    main = [row.policy == "rlft" and row in own for _, row in rows]
+    words = heads.index(FIRST_NUMBER) - begin
+    drawn = table("Results", heads[begin:], [row[begin:] for row in shown], words=words, main=main)
     where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
@@ -99,8 +104,10 @@ def _comparison(runs: Sequence[Run]) -> str:
         return ""
     groups, remarks = compare(runs, rows)
     lines = [list(map(escaped, group_cells(summary))) for summary in groups]
+    for line in lines:
+        line[HEADS.index("worst")] = f'<span class="named">{line[HEADS.index("worst")]}</span>'
     of = [f"On split {rows.split}."] if any(len(judged_splits(run)) > 1 for run in runs) else []
-    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(escaped, (*of, *remarks))))
+    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(prose, (*of, *remarks))))
     return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 
@@ -111,7 +118,7 @@ def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
         f'<b style="left:{metrics.success_low:.1%};width:{metrics.success_high - metrics.success_low:.1%}"></b></span>'
     )
     return [
-        escaped(cell) + (bar if head == SUCCESS else "")
+        f'<span class="rate">{escaped(cell)}</span>{bar}' if head == SUCCESS else escaped(cell)
         for head, cell in zip(heads, cells(run, row, heads), strict=True)
     ]
 
@@ -174,8 +181,8 @@ def _curriculum(run: Run) -> str:
         first, last = run.points[places.start].iteration, run.points[places.stop - 1].iteration
         mean = means[places.stop - 1]
         success = with_interval(mean, *band[places.stop - 1]) if band else f"{mean:.0%}"
-        rows.append((escaped(name, 200), f"{len(places):,}", f"{first:,} to {last:,}", success))
-    columns = ("stage", "iterations", "from, to", "success [95 %]" if band else "success")
+        rows.append((escaped(name, 200), success, f"{len(places):,}", f"{first:,} to {last:,}"))
+    columns = ("stage", "success [95 %]" if band else "success", "iterations", "from, to")
     return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
 
 

@@ -160,7 +160,7 @@ def test_the_page_says_what_training_went_through_and_took(tmp_path):
     (path / "stages.json").write_text(json.dumps({"sft": done, "rlft": {"done": False, "inputs": {}}, "x": 1}))
     page = page_of(path)
     low, high = (round(100 * end) for end in wilson_interval(0.5, 2 * 8))
-    stages = ["main", "6", "0 to 5", "50% [35, 65]", "full", "2", "6 to 7", f"50% [{low}, {high}]"]
+    stages = ["main", "50% [35, 65]", "6", "0 to 5", "full", f"50% [{low}, {high}]", "2", "6 to 7"]
     assert cells(page) == [*stages, "sft", "1,234.6", "99.0", "rlft", "not done", ""]
     assert "Training: 8 iterations, 80 environment steps, 4 s, reflection cache hit rate 90%." in page
 
@@ -248,23 +248,61 @@ def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_i
     assert 'class="stage"' not in drawn
     two = [*points(0.1), points(0.1, 0.5, stage="dropoff")[1]]
     assert curves([trained("one", two)]).count(">dropoff</text>") == 3
-    every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Loss", "KL divergence"]
-    every += [
-        "Clipped steps",
-        "Gradient norm",
-        "Learning rate",
-        "Environment steps a second",
-        "Reflections from the cache",
-    ]
+    every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Loss", "Gradient norm"]
+    every += ["Learning rate", "Environment steps a second", "Reflections from the cache"]
     assert titles(curves(read_runs([run]))) == every
     old = trained("old", points(0.1, 0.2))
     assert titles(curves([old])) == [*every[:2], every[3]]
     speed = {"prompt_reuse": 0.0, "env_failures": 0, "env_recycled": 0}
     pace = Throughput(iteration=0, seconds=1.0, steps_per_second=20.0, reflection_hit_rate=0.5, **speed)
     few = replace(old, paces=(pace,))  # training was killed before it wrote the second line
-    assert titles(curves([few])) == [*every[:2], every[3], *every[9:]]
+    assert titles(curves([few])) == [*every[:2], every[3], *every[7:]]
     unmeasured = replace(few, paces=(replace(pace, steps_per_second=float("nan")),))  # by an earlier version
-    assert titles(curves([unmeasured])) == [*every[:2], every[3], every[10]]
+    assert titles(curves([unmeasured])) == [*every[:2], every[3], every[8]]
+
+
+def test_what_updates_of_one_pass_cannot_measure_is_named_and_not_drawn(tmp_path):
+    def drawn(**values):
+        lines = [iteration(number, **{name: value[number] for name, value in values.items()}) for number in range(2)]
+        return curves(read_runs([make_run(tmp_path / str(len(list(tmp_path.iterdir()))), metrics=lines)]))
+
+    single = drawn(kl=(-6e-9, 2e-8), clipped=(0.0, 0.0), success=(0.0, 0.0), validation_success=(0.0, 0.0))
+    assert "0 throughout, but for rounding, and not drawn: KL divergence, Clipped steps.</p>" in single
+    assert not {"KL divergence", "Clipped steps"} & set(titles(single))
+    assert {"Success rate", "Validation success"} <= set(titles(single))  # no success at all is a result
+    several = drawn(kl=(1e-5, 2e-4), clipped=(0.0, 0.01))
+    assert {"KL divergence", "Clipped steps"} <= set(titles(several))
+    assert "not drawn" not in several
+
+
+def figure(drawn, title):
+    """Return the text of the labels, and the vertical places of the lines by their classes, of one panel."""
+    (svg,) = re.findall(f"<figcaption>{re.escape(title)}</figcaption>(<svg.*?</svg>)", drawn)
+    root = ElementTree.fromstring(svg)
+    lines = {path.get("class"): path.get("d")[1:].split("L") for path in root.findall("g/path")}
+    ys = {name: [float(place.split()[1]) for place in places] for name, places in lines.items()}
+    return {text.text: float(text.get("y")) - 4 for text in root.findall("text[@text-anchor='end']")}, ys
+
+
+def test_a_constant_is_drawn_at_its_value_on_an_axis_with_0(tmp_path):
+    run = make_run(tmp_path / "one", metrics=[iteration(number, learning_rate=1e-3, loss=-2.0) for number in range(9)])
+    drawn = curves(read_runs([run]))
+    labels, lines = figure(drawn, "Learning rate")
+    assert lines["mean"] == [labels["0.0010"]] * 9
+    assert labels["0.0020"] < labels["0.0010"] < labels["0.0000"]
+    labels, lines = figure(drawn, "Loss")
+    assert lines["mean"] == [labels["-2"]] * 9
+    assert labels["0"] < labels["-2"] < labels["-4"]
+
+
+def test_a_schedule_is_drawn_as_it_was_and_what_was_measured_with_its_mean(tmp_path):
+    rates = [1e-3 * 0.8**number for number in range(20)]
+    lines = [iteration(number, learning_rate=rate, grad_norm=rate) for number, rate in enumerate(rates)]
+    drawn = curves(read_runs([make_run(tmp_path / "one", metrics=lines)]))
+    _, scheduled = figure(drawn, "Learning rate")
+    _, measured = figure(drawn, "Gradient norm")
+    assert scheduled == {"mean": measured["raw"]}
+    assert measured["mean"] != measured["raw"]
 
 
 def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path):

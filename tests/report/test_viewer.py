@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,11 +14,6 @@ from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt install chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-ARGUMENTS += ["--disable-component-update", "--disable-sync"]
-
 
 def long(task, rewards, *, success=True, text="Room"):
     """Return an episode of several steps: ``Room 1``, ``Room 2``, ..."""
@@ -30,16 +24,6 @@ def long(task, rewards, *, success=True, text="Room"):
         return replace(turn, observation=replace(turn.observation, text=f"{text} {number}"), rewards={"env": reward})
 
     return replace(played, turns=tuple(at(number, reward) for number, reward in enumerate(rewards, start=1)))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
