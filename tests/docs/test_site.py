@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import pytest
 import typer.main
+from chromium import chromium
 from filelock import FileLock
 
 import reflectrl
@@ -150,6 +151,16 @@ def test_every_public_name_of_the_package_and_its_rooms_has_its_docstring_on_the
             if callable(given) and not places & known:
                 missing.append(f"{room}.{name}")
     assert missing == []
+
+
+def test_no_drawing_is_cut_on_a_phone(site):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        for name, drawings in (("index", 1), ("concepts", 4)):
+            page.goto(f"file://{site / name}.html")
+            boxes = [found.bounding_box() for found in page.locator(".drawing svg").all()]
+            assert len(boxes) == drawings
+            assert [box for box in boxes if box["x"] < 0 or box["x"] + box["width"] > 390] == []
 
 
 def test_drawings_are_in_the_page_and_measured_tables_are_those_of_the_benchmarks(pages):
