@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env, registry
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, register_env, registry
 
 FAULTS = {
     "exit": lambda: os._exit(3),
@@ -34,6 +34,10 @@ DEADLY = {"exit", "kill", "stall", "stall with a child"}
 
 KEPT = []
 """Objects that are never freed, for the fault of leaking memory."""
+
+
+class Farewell(BaseException):
+    """Error that is not an ``Exception``."""
 
 
 class Faulty(NatLangEnv):
@@ -91,6 +95,11 @@ class Faulty(NatLangEnv):
             raise RuntimeError("nobody knows")
         return "right"
 
+    def read_thought(self, _):
+        if (self.fault, self.task.id, self.steps) == ("thought", *self.place):
+            raise Farewell("good bye")
+        return Reading()
+
     @property
     def number_on_the_wall(self):
         return (self.number * 7919 + self._seed) % 1000
@@ -106,6 +115,10 @@ class Faulty(NatLangEnv):
             return FAULTS[self.fault]()
         if self.fault == "raise":
             raise ZeroDivisionError("divided by nothing.\nat all")
+        if self.fault == "farewell":
+            raise Farewell("good bye")
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt
         if self.fault == "refuse":
             raise InvalidInput("this task is not for you; choose another.")
         if self.fault == "nonsense":

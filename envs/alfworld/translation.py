@@ -26,7 +26,8 @@ import fast_downward
 import msgspec
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.errors import is_signal, raised
+from reflectrl.core.errors import raised
+from reflectrl.core.foreign import is_signal
 
 MAX_TRANSLATIONS = 512
 """Maximum number of translations cached in a process, compressed."""

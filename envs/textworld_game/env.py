@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
-from reflectrl.core.errors import is_signal, raised
+from reflectrl.core.errors import raised
 from reflectrl.core.files import user_path
+from reflectrl.core.foreign import is_signal
 from reflectrl.core.types import SPLITS
 
 INSTALL = "pip install 'reflectrl[alfworld]'"

@@ -10,6 +10,7 @@ import sys
 
 from reflectrl.cli.quiet import hush_libraries
 from reflectrl.core import ReflectRLError
+from reflectrl.core.foreign import message_of
 
 TELEMETRY = {"HF_HUB_DISABLE_TELEMETRY": "1", "GRADIO_ANALYTICS_ENABLED": "False", "WANDB_ERROR_REPORTING": "false"}
 """Environment variables that disable the telemetry of libraries, unless the user has set them."""
@@ -37,7 +38,7 @@ def main() -> None:
     try:
         code = app(prog_name="reflectrl", standalone_mode=False)
     except ReflectRLError as error:
-        warn(f"error: {error}")
+        warn(f"error: {message_of(error)}")  # an environment may have raised a class of its own
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in _PATHS:

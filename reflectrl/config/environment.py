@@ -10,6 +10,7 @@ from typing import Any, Literal
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
 from reflectrl.core.layout import DATASET
+from reflectrl.workers.local import LocalEnvs
 from reflectrl.workers.pool import WorkerPool
 
 
@@ -38,27 +39,24 @@ class RecipeEnvs:
         self._recipe = recipe
         self._run = run
         limits = replace(recipe.env, on_failure=on_failure or recipe.env.on_failure)
-        self._pool = WorkerPool(limits.workers, limits) if limits.workers else None
+        self._pool = WorkerPool(limits.workers, limits) if limits.workers else LocalEnvs(limits)
 
     def make(self, options: Mapping[str, Any], count: int) -> Sequence[NatLangEnv]:
         """Return ``count`` new environments; ``options`` override the recipe's."""
-        if self._pool is None:
-            return [recipe_env(self._recipe, self._run, options) for _ in range(count)]
         return self._pool.make(self._recipe.env.name, _options(self._recipe, self._run, options), count)
 
     @property
     def failures(self) -> int:
-        """Number of crashes and timeouts so far; always 0 without workers, where the first failure ends the run."""
-        return 0 if self._pool is None else self._pool.failures
+        """Number of failures so far: errors of environments and, of worker processes, crashes and timeouts."""
+        return self._pool.failures
 
     @property
     def recycled(self) -> int:
         """Number of worker processes that were replaced so far because of their memory use."""
-        return 0 if self._pool is None else self._pool.recycled
+        return self._pool.recycled if isinstance(self._pool, WorkerPool) else 0
 
     def __enter__(self) -> RecipeEnvs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._pool.close()

@@ -6,12 +6,10 @@ They are refused in a recipe that is given, not in one that a run folder holds, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import DATASET
-from reflectrl.workers.limits import WorkerLimits
 
 USED_BY = {
     "rater": {"segment": ("local", "remote"), "include_actions": ("local", "remote", "learned"), "accuracy": ("rule",)},
@@ -54,9 +52,8 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
     """Yield one line for each setting that has no effect: the key, why, and what to change."""
     yield from _unused_by_players(recipe)
     env, reflector, rlft = recipe.env, recipe.players.reflector, recipe.rlft
-    for limit in fields(WorkerLimits):
-        if not env.workers and getattr(env, limit.name) != limit.default:
-            yield f"env.{limit.name}: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
+    if not env.workers and env.max_memory_mb is not None:
+        yield "env.max_memory_mb: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
     if recipe.dataset is not None and DATASET in env.options:
         yield f"env.options.{DATASET}: the tasks are those that the section {DATASET} makes; remove one of the two."
     if reflector.temperature and reflector.player == "remote":

@@ -13,7 +13,8 @@ import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError
+from reflectrl.core.errors import EnvFailed, InvalidInput, passes
+from reflectrl.core.foreign import message_of
 from reflectrl.core.registry import check_constructed
 from reflectrl.core.text import holds
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
@@ -62,8 +63,7 @@ def _check_splits(env: NatLangEnv) -> None:
             f"{env.name}: tasks({split!r}) differs between two environments with the same options; derive tasks from "
             "constants only.",
         )
-        source = env.benchmark(split, len(tasks))
-        _need(isinstance(source, str), f"{env.name}: benchmark() returned {source!r}; expected a text.")
+        env.split_benchmark(split, len(tasks))
 
 
 def _ids_of_another(env: NatLangEnv) -> dict[str, list[str]]:
@@ -211,10 +211,10 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns about text spaces; only its errors matter
             gymnasium_check_env(_LegalActions(env), skip_render_check=True)
-    except ReflectRLError:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever gymnasium finds is the environment's fault
-        raise InvalidInput(f"{env.name}: gymnasium's check_env says: {error}") from error
+    except BaseException as error:  # whatever gymnasium finds is the environment's fault
+        if passes(error):
+            raise
+        raise InvalidInput(f"{env.name}: gymnasium's check_env says: {message_of(error)}") from error
     return _remarks(expert)
 
 

@@ -13,17 +13,26 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 from gymnasium.utils import seeding
 
-from reflectrl.core.errors import EnvFailed, InvalidInput, ReflectRLError, is_signal, nearest, raised
+from reflectrl.core.border import Border, called, place_of
+from reflectrl.core.errors import EnvFailed, InvalidInput, WorkFailed, nearest
 from reflectrl.core.extras import Extras
-from reflectrl.core.promises import phrases, wrong_hints, wrong_observation, wrong_outcome, wrong_reading, wrong_tasks
+from reflectrl.core.promises import (
+    phrases,
+    wrong_benchmark,
+    wrong_hints,
+    wrong_observation,
+    wrong_outcome,
+    wrong_reading,
+    wrong_tasks,
+)
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.spaces import TextSpace
-from reflectrl.core.text import counted
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
 
 _T = TypeVar("_T")
@@ -31,7 +40,7 @@ _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_rando
 """Attributes that a copy takes from the original, besides the constructor's arguments and the episode."""
 _OF_THE_EPISODE = ("_task", "_seed", "_actions", "_observation")
 """Attributes of the base in an episode, which ``start`` must leave alone."""
-_ADVICE = "fix it, or set env.workers, so that a run survives a few failures"
+_ADVICE = "fix it, or set env.workers to 1 or more, so that a run survives failures and late steps (env.deadline_s)"
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     such a text reveals nothing about the task, because the deciding facts are hidden."""
     further_splits: ClassVar[tuple[str, ...]] = ()
     """Further held-out splits besides "validation" and "test", for evaluation only."""
+    _border = Border()
     max_actions: int = 20
     """Length of the longest menu that the environment can show, ``Observation.common`` included."""
 
@@ -220,9 +230,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         if action not in legal:
             raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
         self._actions.append(action)
-        outcome = self._call(self.act, action)
-        if (wrong := wrong_outcome(outcome, action)) is not None:
-            raise self._broke(wrong)
+        outcome = self._call(self.act, action, wrong=lambda given: wrong_outcome(given, action))
         truncated = not outcome.ended and len(self._actions) >= self.horizon
         self._ended = outcome.ended or truncated
         observation = self._observe()
@@ -265,17 +273,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """
         observation = self.observation
         legal = None if self._ended else observation.actions
-        hints = self._call(self._hints, asked=True)
-        if (wrong := wrong_hints(hints, legal)) is not None:
-            raise self._broke(wrong, asked=True)
-        return hints
+        return self._call(self._hints, wrong=lambda hints: wrong_hints(hints, legal), asked=True)
 
     def reading(self, thought: str) -> Reading:
         """Return ``read_thought(thought)``; raise ``EnvFailed`` where that raises or returns something else."""
-        reading = self._call(self.read_thought, thought, asked=True)
-        if (wrong := wrong_reading(reading)) is not None:
-            raise self._broke(wrong, asked=True)
-        return reading
+        return self._call(self.read_thought, thought, wrong=wrong_reading, asked=True)
 
     def _hints(self) -> Hints:
         return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), phrases(self.secrets()))
@@ -318,18 +320,19 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """
         if split not in self.splits:
             raise InvalidInput(f"split {split!r} is unknown; {nearest(str(split), self.splits)}")
-        where = f"environment {self.name!r} failed when it was asked for its {split} tasks"
-        try:
-            tasks = self.tasks(split)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, ReflectRLError) or is_signal(error):
-                raise
-            raise EnvFailed.at(where, raised(error)) from error
-        if split not in self._checked or self._checked[split] is not tasks:
-            if (wrong := wrong_tasks(tasks, split)) is not None:
-                raise EnvFailed.at(where, wrong)
-            self._checked[split] = tasks
-        return tasks
+
+        def wrong(tasks: Sequence[Task]) -> str | None:
+            return None if tasks and self._checked.get(split) is tasks else wrong_tasks(tasks, split)
+
+        self._checked[split] = called(self.tasks, split, wrong=wrong, failed=self._broke_for(split))
+        return self._checked[split]
+
+    def split_benchmark(self, split: str, tasks: int) -> str:
+        """Return ``benchmark(split, tasks)``; raise ``EnvFailed`` where that raises or returns no text."""
+        return called(self.benchmark, split, tasks, wrong=wrong_benchmark, failed=self._broke_for(split))
+
+    def _broke_for(self, split: str) -> Callable[[str], EnvFailed]:
+        return partial(EnvFailed.at, f"environment {self.name!r} failed when it was asked for its {split} tasks")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state that a newly constructed environment lacks to be equal to this one.
@@ -356,44 +359,36 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._actions.clear()
         self._ended = False
         own = {name: vars(self)[name] for name in _OF_THE_EPISODE}
-        self._call(self.start, task)
+        self._call(self.start, task, wrong=lambda _: None)
         if taken := [name for name, value in own.items() if vars(self)[name] is not value]:
             vars(self).update(own)
             raise self._broke(f"set self.{taken[0]} in start(), which belongs to NatLangEnv; choose another name")
 
     def _observe(self) -> Observation:
-        observation = self._call(self.observe)
-        before = self._observation
-        if (wrong := wrong_observation(observation, self.max_actions, ended=self._ended, before=before)) is not None:
-            raise self._broke(wrong)
+        most, ended, before = self.max_actions, self._ended, self._observation
+        observation = self._call(
+            self.observe, wrong=lambda given: wrong_observation(given, most, ended=ended, before=before)
+        )
         self._observation = observation
         self.action_space.offered = observation.actions
         return observation
 
-    def _call(self, method: Callable[..., _T], *given: Any, asked: bool = False) -> _T:
+    def _call(
+        self, method: Callable[..., _T], *given: Any, wrong: Callable[[_T], str | None], asked: bool = False
+    ) -> _T:
         """Call a method that the author wrote; ``asked`` if it answers a request for hints instead of an action."""
+        self._border.enter(self, asked=asked)
         try:
-            return method(*given)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, ReflectRLError) or is_signal(error):
-                raise  # its message is a full sentence already, or it ends this program
-            raise self._broke(raised(error), asked=asked) from error
+            return called(method, *given, wrong=wrong, failed=partial(self._broke, asked=asked))
+        finally:
+            self._border.leave()
 
-    def _broke(self, what: str, *, asked: bool = False) -> EnvFailed:
+    def _broke(self, what: str, *, asked: bool = False) -> WorkFailed:
         """End the episode; return the error that says where the environment failed."""
         self._ended = True
-        before = self.steps if asked or not self._actions else self.steps - 1
-        where = place_in_episode(self.task, before, None if asked else self.last_action, hints=asked)
-        return EnvFailed.at(f"environment {self.name!r} failed {where}", what, _ADVICE)
+        where = f"environment {self.name!r} failed {place_of(self, hints=asked)}"
+        return self._border.failed(EnvFailed.at(where, what, _ADVICE))
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:
         played = {"success": outcome.success, "illegal": outcome.illegal}
         return {"actions": self.observation.actions, "task": self.task.id, **played}
-
-
-def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints: bool = False) -> str:
-    """Return words for the place of a failure: the start, or an ``action`` or request for ``hints`` after ``steps``."""
-    place = f"in task {task.id!r} after {counted(steps, 'step')}"
-    if hints:
-        return f"{place}, asked for hints"
-    return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {action!r}"

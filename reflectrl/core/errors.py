@@ -14,7 +14,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from reflectrl.core.text import first_line
+from reflectrl.core.foreign import is_signal
+from reflectrl.core.text import first_line, shown
 
 
 class ReflectRLError(Exception):
@@ -56,15 +57,15 @@ class EpisodeFailed(WorkFailed):
     """One episode cannot be continued; a rollout drops it and plays the others."""
 
 
-def is_signal(error: BaseException) -> bool:
-    """Return whether an error comes from a signal handler that ends the whole process."""
-    return isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128
+def passes(error: BaseException) -> bool:
+    """Return whether an error leaves foreign code unchanged: a sentence already, Ctrl-C, or a signal that ends us."""
+    return isinstance(error, ReflectRLError | KeyboardInterrupt) or is_signal(error)
 
 
 def raised(error: BaseException) -> str:
     """Return a clause that describes an error of foreign code: ``raised ZeroDivisionError: divided by nothing``."""
     if isinstance(error, SystemExit):
-        return f"called sys.exit({error.code!r})"
+        return f"called sys.exit({shown(error.code)})"
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 

@@ -138,6 +138,11 @@ def wrong_reading(reading: object) -> str | None:
     return None
 
 
+def wrong_benchmark(source: object) -> str | None:
+    """Describe the fault of a description of results."""
+    return None if isinstance(source, str) else f"returned {shown(source)} from benchmark(); expected a text"
+
+
 def _is_plain(options: object) -> bool:
     """Return whether JSON returns options unchanged."""
     try:
@@ -163,7 +168,7 @@ def _is_finite(reward: object) -> bool:
     if not isinstance(reward, float | int | Real):
         return False
     try:
-        return math.isfinite(reward)
+        return math.isfinite(float(reward))
     except OverflowError:  # an integer that is too large for a float
         return False
 

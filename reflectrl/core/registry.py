@@ -19,7 +19,8 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium
 
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import InvalidInput, ReflectRLError, is_signal, nearest, raised
+from reflectrl.core.errors import InvalidInput, nearest, passes, raised
+from reflectrl.core.foreign import message_of
 
 _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "alfworld": "reflectrl.envs.alfworld:AlfWorld",
@@ -103,12 +104,10 @@ def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
     """Turn any error of foreign code into ``InvalidInput``; Ctrl-C and SIGTERM still end the whole process."""
     try:
         yield
-    except ReflectRLError:
-        raise
     except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"{what}: {error}{advice}") from error
-    except (Exception, SystemExit) as error:
-        if is_signal(error):
+        raise InvalidInput(f"{what}: {message_of(error)}{advice}") from error
+    except BaseException as error:
+        if passes(error):
             raise
         raise InvalidInput(f"{what}: it {raised(error)}{advice}") from error
 

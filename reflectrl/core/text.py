@@ -9,6 +9,8 @@ import re
 import reprlib
 from functools import lru_cache
 
+from reflectrl.core.foreign import message_of
+
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
 _WITHOUT_PICTURE = (
     *range(0x7F, 0xA0),
@@ -46,7 +48,7 @@ def shortened(text: str, max_chars: int, mark: str = "...") -> str:
 
 def first_line(error: BaseException, max_chars: int = 300) -> str:
     """Return the first line of an error's message without its final punctuation; "" for an empty message."""
-    line = next(iter(str(error).splitlines()), "")
+    line = next(iter(message_of(error).splitlines()), "")
     return line[:max_chars].rstrip(" .:")
 
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.foreign import message_of
 from reflectrl.engine.path_attention import Paths, attending
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import Inputs, Tokens, padded
@@ -184,8 +185,8 @@ def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
         )
     except Exception as error:
         raise InvalidInput(
-            f"{type(model).__name__} could not read token ids alone ({type(error).__name__}: {str(error)[:200]}); "
-            "correct what the error names, or set model.name to a causal language model."
+            f"{type(model).__name__} could not read token ids alone ({type(error).__name__}: "
+            f"{message_of(error)[:200]}); correct what the error names, or set model.name to a causal language model."
         ) from error
     if off(changed, own) > _UNSEEN:
         raise InvalidInput(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from reflectrl.core.foreign import message_of
 from reflectrl.engine.head import known_tokens, next_logits, off, trying
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens, padded, read_tree
@@ -69,7 +70,7 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
             with trying(model):
                 reason = _difference(model, max_length, max(tree_tokens, max_length))
         except Exception as error:  # noqa: BLE001 - an architecture may answer with an error of any kind
-            reason = f"its architecture does not take them ({type(error).__name__}: {str(error)[:100]})"
+            reason = f"its architecture does not take them ({type(error).__name__}: {message_of(error)[:100]})"
         if reason is None:
             break
     return reason

@@ -29,6 +29,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import ReflectRLError
 from reflectrl.core.files import in_one_move
+from reflectrl.core.foreign import message_of
 from reflectrl.core.text import shortened
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import (
@@ -313,13 +314,13 @@ def _loading(name: str, what: str) -> Iterator[None]:
     except ReflectRLError:
         raise
     except Exception as error:  # noqa: BLE001 - damaged files raise errors of any kind, even plain ones
-        if "trust_remote_code" in str(error):
+        if "trust_remote_code" in message_of(error):
             raise InvalidInput(
                 f"the {what} {name!r} comes with Python code of its own, which was not run; read that code, then set "
                 "model.trust_remote_code=true, or choose another model."
             ) from error
-        if "attn_implementation=" in str(error) or "FlashAttention" in str(error):
-            others = "sdpa or eager" if "FlashAttention" in str(error) else "eager"
+        if "attn_implementation=" in message_of(error) or "FlashAttention" in message_of(error):
+            others = "sdpa or eager" if "FlashAttention" in message_of(error) else "eager"
             raise InvalidInput(
                 f"the {what} {name!r} does not go with this model.attn_implementation: "
                 f"{_first_line(error).split('. ')[0]}; set model.attn_implementation to {others}."
@@ -334,7 +335,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of ``error``, with the reason that follows a colon."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()] or [type(error).__name__]
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return shortened(line.rstrip("."), 400)
 

@@ -26,6 +26,7 @@ from reflectrl.config.packages import Package, is_gguf, package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.child_environment import child_environment
 from reflectrl.core.files import in_one_move
+from reflectrl.core.foreign import message_of
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import counted, first_line
 
@@ -219,7 +220,7 @@ def _reading(name: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - gguf raises errors of any kind for damaged files
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        whole = "architecture" in str(error)  # of another architecture, not damaged
+        whole = "architecture" in message_of(error)  # of another architecture, not damaged
         raise InvalidInput(
             f"{name!r} cannot be read as a GGUF file: {first_line(error).rstrip('.')}; expected a whole file of an "
             "architecture that transformers converts, such as llama or qwen2: "
@@ -251,7 +252,7 @@ def _disk_errors_as_sentences(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         # tokenizers raises Exception itself, with the error's number as text
-        if not isinstance(error, (OSError, SafetensorError)) and not _FULL_DISK.search(str(error)):
+        if not isinstance(error, (OSError, SafetensorError)) and not _FULL_DISK.search(message_of(error)):
             raise
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         raise WorkFailed(

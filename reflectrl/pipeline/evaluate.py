@@ -129,7 +129,7 @@ class _Evaluation:
             on_episode=lambda _: self._advance(next(finished), len(episodes), label),
         )
         row = summarise(name, reflections, mode, split, trajectories)
-        row = replace(row, benchmark=self._env.benchmark(split, row.tasks), chosen=tuple(section.tasks))
+        row = replace(row, benchmark=self._env.split_benchmark(split, row.tasks), chosen=tuple(section.tasks))
         header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
         write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
         append_jsonl(self._unfinished, [row])

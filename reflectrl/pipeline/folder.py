@@ -26,6 +26,7 @@ from reflectrl.core.artefacts import (
     read_ledger,
 )
 from reflectrl.core.files import read_text, write_text
+from reflectrl.core.foreign import message_of
 from reflectrl.core.jsonl import encode, read_json
 from reflectrl.core.layout import (
     BASE,
@@ -85,7 +86,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; other errors are raised again
-        words = re.search(r"\(os error (\d+)\)", str(error))
+        words = re.search(r"\(os error (\d+)\)", message_of(error))
         number = error.errno if isinstance(error, OSError) else int(words[1]) if words else None
         missed = number == errno.ENOENT or isinstance(error, InvalidInput)
         if missed and is_main_process() and not (folder / LOCK).exists():

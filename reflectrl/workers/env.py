@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from reflectrl.core.env import NatLangEnv, place_in_episode
+from reflectrl.core.border import place_in_episode
+from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
 from reflectrl.core.types import Hints, Observation, Outcome, Reading, Task
 from reflectrl.workers.process import Call, WorkerProcess, progress
@@ -141,8 +142,13 @@ class Local:
     request: EpisodeRequest
 
     def result(self) -> Any:
-        """Return the result of the environment's method."""
-        return _call(self.env, self.request)
+        """Return the result of the environment's method, see ``Pending.result``."""
+        try:
+            return _call(self.env, self.request)
+        except EpisodeFailed:
+            if isinstance(self.request, AskReading):  # the episode can go on without it
+                self.env.restore(self.env.snapshot())
+            raise
 
 
 def send(envs: Sequence[NatLangEnv], requests: Sequence[EpisodeRequest]) -> list[Pending | Local]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, raised
+from reflectrl.core.foreign import message_of
 from reflectrl.core.registry import make_env, register_env
 from reflectrl.core.types import Outcome
 from reflectrl.workers.protocol import (
@@ -57,7 +58,7 @@ def serve(requests: int, replies: int) -> None:
                 outgoing.write(_reply(envs, number, request))
                 outgoing.flush()
     for env in envs.values():
-        with contextlib.suppress(Exception):  # the other environments must still be closed
+        with contextlib.suppress(BaseException):  # the other environments must still be closed
             env.close()
 
 
@@ -74,10 +75,10 @@ def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
         return encode_line(Answer(_answer(envs, number, request)))
     except InvalidInput as error:
         kind: type[Refused | Raised] = Refused
-        said = str(error)
+        said = message_of(error)
     except EnvFailed as error:
         kind, said = Raised, error.what
-    except Exception as error:  # noqa: BLE001 - after any error, the parent decides what happens to the episode
+    except BaseException as error:  # noqa: BLE001 - after any error, the parent decides what happens to the episode
         kind, said = Raised, raised(error)
     return encode_line(kind(said.encode(errors="backslashreplace").decode()))  # it may hold unpaired surrogates
 
@@ -87,7 +88,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
         if request.path is not None:
             register_env(request.name.partition(":")[0], request.path)
         if number in envs:
-            with contextlib.suppress(Exception):  # a broken environment may be impossible to close
+            with contextlib.suppress(BaseException):  # a broken environment may be impossible to close
                 envs.pop(number).close()
         env = envs[number] = make_env(request.name, **request.options)
         return Made(env.name, env.instructions, env.max_actions, env.horizon, env.further_splits)
@@ -99,7 +100,7 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
                 need_plain(task.options, f"task {task.id!r}")
             return tasks
         case Describe(split=split, tasks=count):
-            return env.benchmark(split, count)
+            return env.split_benchmark(split, count)
         case Reset(task=task, seed=seed):
             env.reset(seed=seed, options={"task": task})
             return env.observation

@@ -14,14 +14,16 @@ from annotated_types import Ge, Gt
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
-    """Limits of an environment in a worker process, and the answer to a failure."""
+    """Limits of environments in worker processes or in this one, and the answer to a failure."""
 
     deadline_s: Annotated[float, Gt(0.0)] = 60.0
-    """Maximum duration in seconds of a request to an environment in a worker process; then the process is killed."""
+    """Maximum duration in seconds of a request to an environment. A worker process is then killed, which is a failure;
+    in the main process (``workers: 0``), a line says which step it is."""
     on_failure: Literal["replay", "drop"] = "replay"
-    """Answer to a crash or timeout: replay the episode up to that step, or (in RLFT only) drop the episode."""
+    """Answer to a failure: replay the episode up to that step (in the main process, stop the work), or (in RLFT only)
+    drop the episode."""
     max_failures: Annotated[int, Ge(0)] = 20
-    """Number of crashes and timeouts that a stage tolerates."""
+    """Number of failures that a stage tolerates."""
     max_memory_mb: Annotated[int, Ge(1)] | None = None
     """Resident memory of a worker process, in MB, above which the next episode begins in a new process; twice as much
     is a failure."""

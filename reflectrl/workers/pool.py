@@ -11,15 +11,16 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reflectrl.core.errors import InvalidInput, WorkFailed
+from reflectrl.core.errors import InvalidInput
 from reflectrl.core.registry import env_path
 from reflectrl.workers.env import WorkerEnv, gather
+from reflectrl.workers.failures import Failures
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.process import WorkerProcess
 from reflectrl.workers.protocol import Make, need_plain
 
 
-class WorkerPool:
+class WorkerPool(Failures):
     """A bounded set of processes that host environments; use it as a context, or close it.
 
     Args:
@@ -36,9 +37,7 @@ class WorkerPool:
     def __init__(self, workers: int, limits: WorkerLimits = WorkerLimits()) -> None:  # noqa: B008 - frozen
         if workers < 1:
             raise InvalidInput(f"workers={workers} was given; expected 1 or more processes.")
-        self.limits = limits
-        self.failures = 0
-        """Number of failed requests so far, repeated ones included."""
+        super().__init__(limits)
         self.recycled = 0
         """Number of processes replaced so far because of their memory, which is no failure."""
         self._numbers = itertools.count()
@@ -63,20 +62,6 @@ class WorkerPool:
         for env, pending in zip(envs, made, strict=True):
             env.open(pending.answer())
         return envs
-
-    def count_failure(self, sentence: str) -> None:
-        """Count a failed request, which ``sentence`` describes.
-
-        Raises:
-            WorkFailed: there were too many.
-
-        """
-        self.failures += 1
-        if self.failures > self.limits.max_failures:
-            raise WorkFailed(
-                f"environments failed {self.failures} times; the limit is {self.limits.max_failures}: {sentence}; "
-                "fix the environment, or raise max_failures."
-            )
 
     def close(self) -> None:
         """End all processes; the environments cannot be used any more."""

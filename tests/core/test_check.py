@@ -107,7 +107,7 @@ FAULTS = {
         {"__init__": init_with_tasks_of_its_own, "tasks": lambda self, split: [Task(f"{split}-{self.number}")]},
         "tasks('train') differs between two environments",
     ),
-    "a table's words that are none": ({"benchmark": lambda *_: None}, "benchmark() returned None"),
+    "a table's words that are none": ({"benchmark": lambda *_: None}, "returned None from benchmark()"),
     "hints that move the state": ({"reflection": reflection_that_draws}, "differs when asked twice in a state"),
     "hints that move what follows": (
         {"secrets": lambda self: [str(self.np_random.integers(2) // 2)]},

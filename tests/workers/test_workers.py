@@ -259,6 +259,8 @@ def test_an_interrupted_call_leaves_no_answer_behind_for_the_next(tmp_path):
         ("odd signal", 0, "start of task 'train-1'.*signal 40"),
         ("kill", 1, "'train-1' after 0 steps.*'left'.*SIGKILL"),
         ("raise", 1, "'train-1' after 0 steps.*'left'.*ZeroDivisionError: divided by nothing"),
+        ("farewell", 1, "'train-1' after 0 steps.*'left'.*Farewell: good bye"),
+        ("interrupt", 1, "'train-1' after 0 steps.*'left'.*KeyboardInterrupt"),
         ("nonsense", 1, "'train-1' after 0 steps.*'left'.*nan"),
         ("no answer", 1, "'train-1' after 0 steps.*'left'.*read"),
         ("half an answer", 1, "'train-1' after 0 steps.*'left'.*exit code 3"),
