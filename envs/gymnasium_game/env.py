@@ -13,6 +13,8 @@ from gymnasium.utils.colorize import color2num
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import raised
+from reflectrl.core.seeds import derive_seed
+from reflectrl.envs.gymnasium_game.construction import drawn_from
 
 MASK = "action_mask"
 """Key of ``info`` under which gymnasium's own environments list the actions that have an effect."""
@@ -27,7 +29,9 @@ _ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\r")
 class GymnasiumGame(NatLangEnv):
     """A gymnasium environment with discrete actions that renders as text (mode "ansi").
 
-    A task is a seed, for the initial state and all other random draws of the episode. Text that is rendered in colour
+    A task is a seed, for the initial state and all other random draws of the episode. An environment whose constructor
+    draws, such as FrozenLake with ``map_name: null``, is constructed again for each episode, with draws that depend on
+    the task's seed, so that a task is the same everywhere. Text that is rendered in colour
     is shown in brackets, with the name of its colour unless that is red: ``[S]``, ``[blue R]``. A truncation by the
     environment itself ends the episode without success, and counts as terminated.
 
@@ -59,7 +63,11 @@ class GymnasiumGame(NatLangEnv):
         horizon: int | None = None,
         seeds: int = 400,
     ) -> None:
-        self._game = _made(game, make or {})
+        self._made_from = game, make or {}
+        with drawn_from(0) as drawn:
+            self._game = _made(*self._made_from)
+        self._drawn = drawn.made
+        """Whether the constructor draws."""
         count = self._game.action_space.n
         self._names = tuple(actions) if actions is not None else tuple(f"action {number}" for number in range(count))
         if len(self._names) != count or len(set(self._names)) != count:
@@ -83,8 +91,13 @@ class GymnasiumGame(NatLangEnv):
         return [Task(f"seed-{number}", {"seed": number}) for number in numbers]
 
     def start(self, task: Task) -> None:
-        """Reset the environment with the task's seed."""
-        self._seen, self._info_seen = self._game.reset(seed=task.options["seed"])
+        """Reset the environment with the task's seed, which also decides what its constructor draws."""
+        seed = task.options["seed"]
+        if self._drawn:
+            self._game.close()
+            with drawn_from(derive_seed("constructor", seed)):
+                self._game = _made(*self._made_from)
+        self._seen, self._info_seen = self._game.reset(seed=seed)
 
     def observe(self) -> Observation:
         """Return the rendering, and the actions that the mask allows; all actions are common."""

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from itertools import zip_longest
 from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from reflectrl.core.border import called
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, passes
 from reflectrl.core.foreign import message_of
+from reflectrl.core.recreated import Recreated
 from reflectrl.core.registry import check_constructed
-from reflectrl.core.text import holds
+from reflectrl.core.starts import shared_starts
+from reflectrl.core.text import holds, shown
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
+
+STARTS = 16
+"""Number of tasks of each split whose first states are compared, for each episode played of it."""
 
 
 def _need(ok: bool, sentence: str) -> None:
@@ -44,9 +52,8 @@ def _check_author(env: NatLangEnv) -> None:
     )
 
 
-def _check_splits(env: NatLangEnv) -> None:
+def _check_splits(env: NatLangEnv, twin: NatLangEnv | None) -> None:
     seen: dict[str, str] = {}
-    drawn = _ids_of_another(env)
     for split in env.splits:
         # training needs tasks; an environment may have none to validate or test, such as a single game
         tasks = env.split_tasks(split) if split == "train" else env.any_tasks(split)
@@ -59,21 +66,28 @@ def _check_splits(env: NatLangEnv) -> None:
         again = [task.id for task in env.any_tasks(split)]
         _need(again == ids, f"{env.name}: tasks({split!r}) differs when asked twice; derive tasks from constants only.")
         _need(
-            drawn.get(split, ids) == ids,
+            twin is None or [task.id for task in twin.any_tasks(split)] == ids,
             f"{env.name}: tasks({split!r}) differs between two environments with the same options; derive tasks from "
             "constants only.",
         )
         env.split_benchmark(split, len(tasks))
 
 
-def _ids_of_another(env: NatLangEnv) -> dict[str, list[str]]:
-    """Return the ids of each split's tasks in a second environment; none for one in a worker process."""
-    try:
-        another = copy(env)
-    except InvalidInput:
-        return {}
-    with contextlib.closing(another):
-        return {split: [task.id for task in another.any_tasks(split)] for split in env.splits}
+@contextlib.contextmanager
+def _twin(env: NatLangEnv) -> Iterator[NatLangEnv | None]:
+    """Make another environment with the same arguments; ``None`` for one in a worker process, which refuses copies."""
+    if type(env).__reduce__ is not Recreated.__reduce__:
+        yield None
+        return
+    with contextlib.closing(_copied(env, copy)) as twin:
+        yield twin
+
+
+def _copied(env: NatLangEnv, copier: Callable[[NatLangEnv], NatLangEnv]) -> NatLangEnv:
+    def failed(what: str) -> InvalidInput:
+        return InvalidInput(f"{env.name}: it cannot be made again with the same options: it {what}; fix __init__().")
+
+    return called(copier, env, wrong=lambda _: None, failed=failed)
 
 
 def _check_observation(env: NatLangEnv) -> Observation:
@@ -138,7 +152,7 @@ def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[t
             return
 
 
-def _check_episodes(env: NatLangEnv, task: Task, seed: int) -> None:
+def _check_episodes(env: NatLangEnv, twin: NatLangEnv | None, task: Task, seed: int) -> None:
     first, second, hinted = (list(_play(env, task, seed, hinted=asked)) for asked in (False, False, True))
     _need(
         first == second,
@@ -150,6 +164,8 @@ def _check_episodes(env: NatLangEnv, task: Task, seed: int) -> None:
         f"{env.name}: task {task.id!r} goes on otherwise after hints were asked for; expert(), reflection(), "
         "spoiler(), mistaken() and secrets() must not change the state, nor draw from self.np_random.",
     )
+    if twin is not None:
+        _check_same(env, first, list(_play(twin, task, seed, hinted=False)), task)
     for _, action, outcome in first:
         _need(
             outcome.ended or not outcome.success,
@@ -160,6 +176,51 @@ def _check_episodes(env: NatLangEnv, task: Task, seed: int) -> None:
     except InvalidInput:
         return
     raise InvalidInput(f"{env.name}: step after the end was accepted; do not override step().")
+
+
+_Episode = Sequence[tuple[Observation, str, Outcome]]
+
+
+def _check_same(env: NatLangEnv, here: _Episode, there: _Episode, task: Task) -> None:
+    """Check that an episode is the same in two environments with the same options."""
+    steps = enumerate(zip_longest(here, there))
+    step, different = next(((number, pair) for number, pair in steps if pair[0] != pair[1]), (0, None))
+    if different is not None:
+        states = [(state[0].full_text, state[0].actions) if state else "the end" for state in different]
+        raise InvalidInput(
+            f"{env.name}: task {task.id!r} differs between two environments with the same options and seed, after step "
+            f"{step}: {shown(states[0])} or {shown(states[1])}. Other processes and resumed runs would play another "
+            "task: draw nothing in __init__(); derive it from the task, or draw from self.np_random in start()."
+        )
+
+
+def _check_copies(env: NatLangEnv, task: Task) -> None:
+    """Check that copies in mid-episode, by ``copy`` and (where Python can) ``pickle``, are in the original's state."""
+    env.reset(seed=0, options={"task": task})
+    *_, terminated, truncated, _ = env.step(env.observation.actions[0])
+    here, seen, ended = env.snapshot(), env.observation, terminated or truncated
+    for copier in (copy, *([_pickled] if _can_be_pickled(env) else [])):
+        with contextlib.closing(_copied(env, copier)) as twin:
+            there = twin._observation
+            _need(
+                there == seen and twin.snapshot() == here and (ended or twin.hints() == env.hints()),
+                f"{env.name}: a copy in task {task.id!r} shows {shown(there and there.full_text)}, and the original "
+                f"{shown(seen.full_text)}; a copy is made with the same arguments and replays the actions: leave "
+                "__reduce__(), __getstate__() and __setstate__() alone.",
+            )
+
+
+def _can_be_pickled(env: NatLangEnv) -> bool:
+    try:
+        pickle.dumps((type(env), env._made_with))
+    except Exception:  # noqa: BLE001 - a class or an argument that no other module can import may raise anything
+        return False
+    return True
+
+
+def _pickled(env: NatLangEnv) -> NatLangEnv:
+    twin: NatLangEnv = pickle.loads(pickle.dumps(env))
+    return twin
 
 
 def _check_snapshot(env: NatLangEnv, task: Task) -> None:
@@ -182,7 +243,8 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
     """Check ``env`` on up to ``episodes`` random tasks of each split, then with gymnasium's own checker.
 
     Returns:
-        Remarks on an expert that fails, or does not always act; both are allowed.
+        Remarks on what is allowed: an expert that fails or does not always act, and splits with tasks that begin like
+        training tasks, of which up to 16 times ``episodes`` are compared.
 
     Raises:
         InvalidInput: a check failed; the message describes the first fault that was found.
@@ -198,15 +260,18 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
 
 def _check(env: NatLangEnv, episodes: int) -> list[str]:
     _check_author(env)
-    _check_splits(env)
     rng = random.Random(0)
     expert = []
-    for split in env.splits:
-        tasks = list(env.any_tasks(split))
-        for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
-            _check_episodes(env, task, seed=number)
-            _check_snapshot(env, task)
-            expert.append(_check_expert(env, task))
+    with _twin(env) as twin:
+        _check_splits(env, twin)
+        for split in env.splits:
+            tasks = list(env.any_tasks(split))
+            for number, task in enumerate(rng.sample(tasks, min(episodes, len(tasks)))):
+                _check_episodes(env, twin, task, seed=number)
+                _check_snapshot(env, task)
+                expert.append(_check_expert(env, task))
+        if twin is not None:
+            _check_copies(env, env.split_tasks("train")[0])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns about text spaces; only its errors matter
@@ -215,7 +280,7 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
         if passes(error):
             raise
         raise InvalidInput(f"{env.name}: gymnasium's check_env says: {message_of(error)}") from error
-    return _remarks(expert)
+    return [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
 
 
 def _remarks(expert: Sequence[bool | None]) -> list[str]:

@@ -6,9 +6,10 @@ import random
 import re
 
 import pytest
-from corridor import corridor
+from corridor import Corridor, corridor
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, check_env
+from reflectrl.core.starts import shared_starts
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,45 @@ def test_a_good_environment_passes(replaced):
         check_env(corridor(**replaced))
 
 
+def tasks_apart(_, split):
+    rooms = {"train": (0, 1), "validation": (2,), "test": ()}[split]
+    return [Task(f"{split}-{room}", {"room": room}) for room in rooms]
+
+
+def test_tasks_that_begin_like_training_tasks_are_counted_and_one_is_named():
+    [test, remedy] = check_env(corridor())
+    assert test == (
+        "1 of 1 test tasks that were compared begin like one of 2 training tasks, which have 2 first states; 'test-1' "
+        "like 'train-1'."
+    )
+    assert "vary the start with the task" in remedy
+
+
+def test_of_many_tasks_some_are_compared_those_far_apart():
+    compared = []
+
+    def start(self, task):
+        compared.append(task.id)
+        Corridor.start(self, task)
+
+    def tasks(_, split):
+        return [Task(f"{split}-{number}", {"room": 0}) for number in range(1000)]
+
+    env = corridor(tasks=tasks, start=start)
+    [validation, test] = [said for said in check_env(env, episodes=1) if "begin like" in said]
+    assert validation.startswith("16 of 16 validation tasks that were compared begin like one of 16 training tasks, ")
+    assert "'test-0' like 'train-0'" in test
+    compared.clear()
+    shared_starts(env, 4)
+    assert compared[:5] == ["train-0", "train-250", "train-500", "train-750", "validation-0"]
+
+
 def test_an_expert_that_fails_or_stops_acting_is_remarked_on():
-    assert check_env(corridor()) == check_env(corridor(expert=lambda _: None)) == []
-    [failing] = check_env(corridor(expert=lambda self: "left" if self.room else "right"))
+    apart = {"tasks": tasks_apart}
+    assert check_env(corridor(**apart)) == check_env(corridor(**apart, expert=lambda _: None)) == []
+    [failing] = check_env(corridor(**apart, expert=lambda self: "left" if self.room else "right"))
     assert re.fullmatch(r"The expert succeeds in 0 of \d+ episodes\.", failing)
-    [silent] = check_env(corridor(expert=lambda self: "right" if self.room else None))
+    [silent] = check_env(corridor(**apart, expert=lambda self: "right" if self.room else None))
     assert re.match(r"The expert stops acting in \d+ of \d+ episodes; data\.teacher=expert needs", silent)
 
 
@@ -84,6 +119,27 @@ def init_with_tasks_of_its_own(self, horizon):
     self.number = random.getrandbits(64)
 
 
+def init_that_draws_the_first_state(self, horizon=5):
+    NatLangEnv.__init__(self, horizon)
+    self.exit = random.getrandbits(64)
+
+
+def observe_the_exit(self):
+    return Observation(f"Room {self.room}, exit {self.exit}.", ("right",))
+
+
+def init_that_draws_what_follows(self, horizon=5):
+    NatLangEnv.__init__(self, horizon)
+    self.prize = random.random()
+
+
+def init_that_works_once(self, horizon=5):
+    Corridor.__init__(self, horizon)
+    self.made = type(self).made = getattr(self, "made", 0) + 1
+    if self.made > 1:
+        raise OSError("the port is in use")
+
+
 def reflection_that_draws(self):
     return f"Room {self.np_random.integers(10**6)}."
 
@@ -107,6 +163,19 @@ FAULTS = {
         {"__init__": init_with_tasks_of_its_own, "tasks": lambda self, split: [Task(f"{split}-{self.number}")]},
         "tasks('train') differs between two environments",
     ),
+    "a first state that is drawn in the constructor": (
+        {"__init__": init_that_draws_the_first_state, "observe": observe_the_exit},
+        "differs between two environments with the same options and seed, after step 0: ('Room ",
+    ),
+    "a reward that is drawn in the constructor": (
+        {"__init__": init_that_draws_what_follows, "act": lambda self, _: Outcome(self.prize)},
+        "draw nothing in __init__()",
+    ),
+    "a constructor that works once": (
+        {"__init__": init_that_works_once},
+        "it cannot be made again with the same options: it raised OSError: the port is in use",
+    ),
+    "a copy that is in another state": ({"__setstate__": lambda *_: None}, "a copy in task 'train-0'"),
     "a table's words that are none": ({"benchmark": lambda *_: None}, "returned None from benchmark()"),
     "hints that move the state": ({"reflection": reflection_that_draws}, "differs when asked twice in a state"),
     "hints that move what follows": (

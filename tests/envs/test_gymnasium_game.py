@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import random
+
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
+from gymnasium.utils import seeding
 
 from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.envs.gymnasium_game import GymnasiumGame
+from reflectrl.workers.pool import WorkerPool
 
 LAKE = {"success_reward": 1.0, "actions": ["left", "down", "right", "up"], "make": {"is_slippery": False}}
 TAXI = {"success_reward": 20, "actions": ["south", "north", "east", "west", "pick up", "drop off"], "horizon": 20}
@@ -32,6 +40,81 @@ def make():
 )
 def test_it_passes_our_checks(name, options, make):
     check_env(make(name, **options))
+
+
+LAKES = {**LAKE, "make": {"is_slippery": False, "map_name": None}}
+
+
+def maps(env):
+    """Return the first texts of the test tasks."""
+    return [env.reset(options={"task": task})[0] for task in env.tasks("test")[:4]]
+
+
+def test_a_task_has_one_map_although_the_constructor_draws_it(make):
+    env, other = make("FrozenLake-v1", **LAKES), make("FrozenLake-v1", **LAKES)
+    assert maps(env) == maps(other) == maps(copy.copy(env))
+    assert len(set(maps(env))) == 4
+    with WorkerPool(1) as pool:
+        assert maps(*pool.make("gymnasium:FrozenLake-v1", LAKES, 1)) == maps(env)
+    env.step("down")
+    assert pickle.loads(pickle.dumps(env)).observation == env.observation
+    assert check_env(env) == []
+
+
+def test_one_map_for_all_tasks_is_remarked_on(make):
+    said = " ".join(check_env(make("FrozenLake-v1", **LAKE)))
+    assert (
+        "48 of 48 test tasks that were compared begin like one of 48 training tasks, which have 1 first state;" in said
+    )
+
+
+class Draws(FrozenLakeEnv):
+    """Lake whose text shows a number that was drawn in the constructor."""
+
+    def __init__(self, source, **options):
+        super().__init__(**options)
+        self.number = SOURCES[source]()
+
+    def render(self):
+        return f"{self.number}: {super().render()}"
+
+
+SOURCES = {
+    "random": random.random,
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002 - that is the point
+    "gymnasium": lambda: seeding.np_random()[0].random(),
+    "elsewhere": lambda: np.random.default_rng().random(),
+}
+
+
+@pytest.fixture
+def _draws():
+    gymnasium.register("Draws-v0", Draws, max_episode_steps=20)
+    yield
+    gymnasium.registry.pop("Draws-v0")
+
+
+@pytest.mark.parametrize("source", ["random", "numpy", "gymnasium"])
+@pytest.mark.usefixtures("_draws")
+def test_whatever_a_constructor_draws_depends_on_the_task_and_disturbs_no_one(source, make):
+    before = random.getstate(), np.random.get_state()[1].tolist(), seeding.np_random  # noqa: NPY002
+    env, other = (make("Draws-v0", success_reward=1.0, make={"source": source}) for _ in range(2))
+    assert maps(env) == maps(other)
+    assert len(set(maps(env))) == 4
+    assert (random.getstate(), np.random.get_state()[1].tolist(), seeding.np_random) == before  # noqa: NPY002
+
+
+@pytest.mark.usefixtures("_draws")
+def test_draws_that_no_seed_reaches_are_found_by_the_checker(make):
+    with pytest.raises(InvalidInput, match="differs between two environments with the same options and seed"):
+        check_env(make("Draws-v0", success_reward=1.0, make={"source": "elsewhere"}))
+
+
+def test_an_environment_that_draws_nothing_is_made_once(make):
+    env = make("FrozenLake-v1", **LAKE)
+    game = env._game
+    maps(env)
+    assert env._game is game
 
 
 def test_episodes_by_hand(make):
