@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -22,8 +22,8 @@ class Draws:
 
 
 @contextlib.contextmanager
-def drawn_from(seed: int) -> Iterator[Draws]:
-    """Let what is drawn without a seed of its own depend on ``seed``, and tell whether anything was.
+def drawn_from(first: int) -> Iterator[Draws]:
+    """Let what is drawn without a seed of its own depend on the seed ``first``, and tell whether anything was.
 
     ``gymnasium.make`` takes no seed, so for the block the global generators of Python and NumPy are seeded, and
     gymnasium's maker of generators, which asks the operating system for a seed where it is given none, gives a seeded
@@ -33,16 +33,16 @@ def drawn_from(seed: int) -> Iterator[Draws]:
     draws, ours, theirs, make = Draws(), random.getstate(), np.random.get_state(), seeding.np_random
     count = 0
 
-    def seeded(given: int | None = None) -> tuple[np.random.Generator, int]:
+    def seeded(seed: int | None = None) -> tuple[np.random.Generator, int]:
         nonlocal count
-        if given is not None:
-            return make(given)
+        if seed is not None:
+            return make(seed)
         draws.made = True
         count += 1
-        return make(derive_seed("gymnasium", seed, count))
+        return make(derive_seed("gymnasium", first, count))
 
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator is the one that such constructors draw from
+    random.seed(first)
+    np.random.seed(first)  # noqa: NPY002 - the global generator is the one that such constructors draw from
     before = _global_state()
     seeding.np_random = seeded
     try:
@@ -54,6 +54,5 @@ def drawn_from(seed: int) -> Iterator[Draws]:
         np.random.set_state(theirs)
 
 
-def _global_state() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), name, keys.tobytes(), *rest
+def _global_state() -> bytes:
+    return pickle.dumps((random.getstate(), np.random.get_state()))

@@ -199,7 +199,10 @@ def _check_copies(env: NatLangEnv, task: Task) -> None:
     env.reset(seed=0, options={"task": task})
     *_, terminated, truncated, _ = env.step(env.observation.actions[0])
     here, seen, ended = env.snapshot(), env.observation, terminated or truncated
-    for copier in (copy, *([_pickled] if _can_be_pickled(env) else [])):
+    copiers: list[Callable[[NatLangEnv], NatLangEnv]] = [copy]
+    if _can_be_pickled(env):
+        copiers.append(_pickled)
+    for copier in copiers:
         with contextlib.closing(_copied(env, copier)) as twin:
             there = twin._observation
             _need(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core import InvalidInput, ReflectRLError, Trajectory
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.starts import spread
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.memory import Experience
 from reflectrl.models.load import LanguageModel
@@ -25,8 +27,10 @@ from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.rollout.results import EvalRow, episodes_file, read_results, summarise, write_results
+from reflectrl.rollout.results import EvalRow, begin_alike, episodes_file, read_results, summarise, write_results
 from reflectrl.rollout.trials import TrialRow, trial_row
+from reflectrl.workers.env import gather, send
+from reflectrl.workers.protocol import Reset
 
 _FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
 """Folders of the local policies, by their names in a recipe."""
@@ -130,10 +134,33 @@ class _Evaluation:
         )
         row = summarise(name, reflections, mode, split, trajectories)
         row = replace(row, benchmark=self._env.split_benchmark(split, row.tasks), chosen=tuple(section.tasks))
+        row = replace(row, like_training=self._alike(trajectories) if split != "train" else 0)
         header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
         write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
         append_jsonl(self._unfinished, [row])
         return row, trajectories
+
+    def _alike(self, trajectories: Sequence[Trajectory]) -> int:
+        """Return the number of tasks of which an episode begins like a training task."""
+        begun = (episode for episode in trajectories if episode.turns)
+        return len({each.task.id for each in begun if each.turns[0].observation.shown in self._starts})
+
+    @functools.cached_property
+    def _starts(self) -> frozenset[tuple[str, ...]]:
+        """What a player is shown at the start of training tasks; nothing where one of them cannot be begun."""
+        starts: set[tuple[str, ...]] = set()
+        try:
+            tasks = spread(self._env.any_tasks("train"))
+            for first in range(0, len(tasks), len(self._envs)):
+                envs = self._envs[: len(tasks) - first]
+                begun = send(envs, [Reset(task, 0) for task in tasks[first : first + len(envs)]])
+                gather(begun)
+                for each in begun:
+                    each.result()
+                    starts.add(each.env.observation.shown)
+        except ReflectRLError:  # no training task is played here, so its faults are no reason to stop
+            return frozenset()
+        return frozenset(starts)
 
     def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
         """Play the trials of a policy with a memory and, if wanted, without one; record rows of each and its groups."""
@@ -262,8 +289,10 @@ def _successes(rows: Sequence[EvalRow]) -> str:
     for row in (row for row in rows if not row.group):
         first.setdefault(row.split, {}).setdefault(row.policy, row)
     benchmark = f"{rows[0].benchmark}, " if rows[0].benchmark else ""
+    alike = {split: f" ({warning})" for split, warning in begin_alike(rows).items()}
     splits = (
         f"split {split}: {', '.join(f'{name} {row.metrics.success:.0%}' for name, row in policies.items())}"
+        f"{alike.get(split, '')}"
         for split, policies in first.items()
     )
     return f"success on {benchmark}{'; '.join(splits)}"

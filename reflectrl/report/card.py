@@ -23,7 +23,7 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
-from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows
+from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows, warnings_on
 
 _MAX_CHARACTERS = 2000
 """Maximum number of characters shown of a text."""
@@ -167,6 +167,8 @@ def _evaluation(run: Run) -> Iterator[str]:
     )
     for benchmark in dict.fromkeys(row.benchmark for row in run.rows if row.benchmark):
         yield f"\nThe tasks are {markdown(benchmark)}."
+    for warning in warnings_on(run.rows):
+        yield f"\n{markdown(warning)}"
 
 
 def _data(recipe: Recipe) -> Iterator[str]:

@@ -17,7 +17,7 @@ from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
-from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows
+from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows, warnings_on
 from reflectrl.report.trials import with_interval
 from reflectrl.report.verdict import judged_of, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
@@ -95,6 +95,7 @@ def _table(runs: Sequence[Run]) -> str:
     words = heads.index(FIRST_NUMBER) - begin
     drawn = table("Results", heads[begin:], [row[begin:] for row in shown], words=words, main=main)
     where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
+    where += "".join(f"<p>{escaped(warning)}</p>" for warning in warnings_on([row for _, row in rows]))
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from reflectrl.core.text import visible
 from reflectrl.report.runs import Run
 from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells, with_interval
-from reflectrl.rollout.results import EvalRow
+from reflectrl.rollout.results import EvalRow, begin_alike
 
 SUCCESS = "success [95 %]"
 OUTDATED = "the rows are of an earlier evaluation; the last one is not finished: run `reflectrl eval` to continue it"
@@ -61,6 +61,14 @@ def played_on(runs: Sequence[Run]) -> list[str]:
     return [tasks if len(names) == len(runs) else f"{', '.join(names)}: {tasks}" for tasks, names in named.items()]
 
 
+def warnings_on(rows: Sequence[EvalRow]) -> list[str]:
+    """Return a sentence for each split with tasks that begin like training tasks."""
+    return [
+        f"Split {split}: {alike}, so they are no new states, unless what differs is hidden at first."
+        for split, alike in begin_alike(rows).items()
+    ]
+
+
 def columns(rows: Sequence[EvalRow]) -> tuple[str, ...]:
     """Return the heads of a table of ``rows``, with columns for split and tasks if they are not test and all."""
     left_out = set()
@@ -85,6 +93,8 @@ def print_table(runs: Sequence[Run]) -> None:
         print_rows(heads, shown, words=heads.index(FIRST_NUMBER), bold=[row.policy == "rlft" for _, row in rows])
     for tasks in played_on(runs):
         print_line(f"Played on {tasks}.")
+    for warning in warnings_on([row for _, row in rows]):
+        print_line(warning)
     if trials := trial_cells(runs):
         print_line("")
         print_rows(HEADS, trials, words=len(WORDS))

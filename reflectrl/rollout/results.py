@@ -34,6 +34,9 @@ class EvalRow:
     """Prefix of task ids to which the row is restricted; empty for all tasks played."""
     chosen: tuple[str, ...] = ()
     """Prefixes of task ids to which the evaluation was restricted; empty for all tasks of the split."""
+    like_training: int = 0
+    """Number of the tasks played that begin like a training task: they look the same at first. At most 48 training
+    tasks are compared."""
 
 
 def summarise(
@@ -45,12 +48,23 @@ def summarise(
     return EvalRow(policy, reflections, mode, split, tasks, "", episode_metrics(played), group)
 
 
+def begin_alike(rows: Sequence[EvalRow]) -> dict[str, str]:
+    """Return for each split with tasks that begin like training tasks how many do: ``3 of 20 tasks begin like ...``."""
+    most: dict[str, EvalRow] = {}
+    for row in rows:
+        if row.like_training and not row.group:
+            most[row.split] = max(row, most.get(row.split, row), key=lambda each: each.like_training)
+    return {
+        split: f"{row.like_training} of {row.tasks} tasks begin like a training task" for split, row in most.items()
+    }
+
+
 def episodes_file(row: EvalRow, splits: int) -> str:
     """Return the name of the file with the episodes of ``row``, in an evaluation of ``splits`` splits."""
     return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 
-_ABSENT = {"benchmark": "", "group": "", "chosen": []}
+_ABSENT = {"benchmark": "", "group": "", "chosen": [], "like_training": 0}
 """Fields that older files may lack."""
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import pytest
+from faulty import restored_registry
 from run_folders import unfinish
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, Task, register_env
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
@@ -100,6 +103,36 @@ def test_each_split_and_group_is_played_once_and_shown_by_itself(run, finished, 
     assert "<td>2-</td>" in page
     card = export_run(run).joinpath("README.md").read_text()
     assert (card.count("| validation |"), card.count("| 2- |")) == (6, 4)
+
+
+class Alike(NumberLine):
+    """Line on which two of the test tasks begin like training tasks, and those for validation never do."""
+
+    name = "alike"
+    observable = False
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        again = super().tasks("train")[:2] if split == "test" else []
+        again = [Task(f"{task.id} again", task.options) for task in again]
+        return [*again, *super().tasks(split)]
+
+    def start(self, task: Task) -> None:
+        super().start(Task(task.id.removesuffix(" again"), task.options))
+
+
+def test_tasks_that_begin_like_training_tasks_are_counted_and_shown(tmp_path: Path, capsys) -> None:
+    with restored_registry():
+        register_env("alike", Alike)
+        settings = ("env.name=alike", "eval.split=[validation, test]", "eval.policies=[random]", "eval.episodes=40")
+        said = play_stages(small_recipe(*PLAYED, *settings), tmp_path / "run", *STAGES[:2], "eval")
+    tasks = rows_of(tmp_path / "run")[1].tasks
+    of_test = f"2 of {tasks} tasks begin like a training task"
+    assert re.search(rf"split validation: random \d+%; split test: random \d+% \({of_test}\)", said)
+    assert [row.like_training for row in rows_of(tmp_path / "run")] == [0, 2]
+    runs, warning = read_runs([tmp_path / "run"]), f"Split test: {of_test}, so they are no new states"
+    print_table(runs)
+    assert warning in capsys.readouterr().out
+    assert warning in report_page(runs)
 
 
 def test_an_evaluation_that_was_killed_tells_splits_apart(run):
