@@ -111,7 +111,8 @@ class _Evaluation:
             path = self.run / episodes_file(row, len(splits))
             played = read_trajectories(path)[1]
             said = summarise(name, reflections, mode, split, played)
-            if replace(said, benchmark=row.benchmark, chosen=row.chosen) != row:
+            given = {name: getattr(row, name) for name in ("benchmark", "chosen", "like_training")}
+            if replace(said, **given) != row:
                 raise InvalidInput(
                     f"{path} does not hold the episodes of its row ({name} {mode}, split {split}): it was cut, emptied "
                     f"or exchanged since; put back the file that was there, or delete {self._unfinished}, and all is "
