@@ -89,7 +89,7 @@ def build_dataset(
             client = ChatClient(endpoint, Journal(run / CALLS / "writer"), account, dry=dry_run)
             inquiries = draft.inquiries
             estimate = estimate_files([inquiry.chat for inquiry in inquiries], draft.reply_tokens)
-            tell(estimate.sentence(client.endpoint, len(client.journal.paid)))
+            tell(estimate.sentence(client.endpoint, client.journal.replies))
             if dry_run:
                 return None
             replies = run_async(_ask_all(client, inquiries, progress))

@@ -152,7 +152,7 @@ def generate(
         if given:
             tell(collection.shown.sentence(collection.missing))
         if client is not None and collection.missing:
-            tell(collection.estimate().sentence(client.endpoint, len(client.journal.paid)))
+            tell(collection.estimate().sentence(client.endpoint, client.journal.replies))
         if spending.dry_run:
             if client is None and not usage.calls:
                 planner = recipe.players.planner

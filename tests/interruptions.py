@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ from trained_runs import play_stages
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
+from reflectrl.core.chat import Messages
+from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import METRICS
+from reflectrl.endpoint.account import Account, Price
+from reflectrl.endpoint.batch import Batches
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
@@ -69,3 +74,28 @@ def ask_six(url: str, folder: Path, signals: list[signal.Signals] | None = None)
     client = ChatClient(Endpoint(base_url=url, concurrency=2), Journal(folder))
     chats = [[{"role": "user", "content": text}] for text in "abcdef"]
     client.ask_many(chats, [lambda _: left and signal.raise_signal(left.pop())] * 6)
+
+
+DEAR = Endpoint(price=Price(prompt=2.5, completion=10.0), concurrency=8, max_tokens=200)
+"""Endpoint with a price; the server's address has to be added."""
+
+
+def questions(count: int) -> list[Messages]:
+    """Return chats of 11 characters each."""
+    return [[{"role": "user", "content": f"question {number:02}"}] for number in range(count)]
+
+
+def ask_dearly(url: str, folder: Path, count: int, limit: float | None = None) -> Account:
+    """Ask an endpoint that costs money ``count`` questions, 8 at a time, and return the account."""
+    journal, account = Journal(folder), Account(limit)
+    account.count(journal.paid, DEAR.price)
+    client = ChatClient(replace(DEAR, base_url=url), journal, account)
+    client.ask_many(questions(count), [str] * count)
+    return account
+
+
+def submit_batch(url: str, folder: Path, count: int) -> str:
+    """Submit ``count`` questions in Batch mode, and return the report."""
+    client = ChatClient(replace(DEAR, base_url=url), Journal(folder))
+    calls = {client.endpoint.digest(chat): chat for chat in questions(count)}
+    return run_async(Batches(folder, client).submit(calls))

@@ -16,12 +16,24 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.journal import REPLIES
+from reflectrl.endpoint.replies import read_tokens
 
 Chat = list[dict[str, str]]
+ODD_STATUS = re.compile(r"\d+|quota|too-long|echo-key|redirect|said-no")
+"""Faults that the server answers with the status of an error, and does not charge."""
+
+
+def replies_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the replies in the journal of a folder, without the requests for them."""
+    lines = map(json.loads, (folder / REPLIES).read_text(encoding="utf-8").split("\n")[:-1])
+    return [line for line in lines if not line["sent"]]
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,11 @@ def counted_usage(chat: Chat, words: str) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
+def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
+    """Return the most tokens that a call of 11 characters may use: one per byte, 16 per message, all of max_tokens."""
+    return {"prompt_tokens": 27, "completion_tokens": 200}
+
+
 class ScriptedEndpoint:
     """A server, ``with ScriptedEndpoint() as endpoint``, that answers ``reply(chat)`` after the queued ``faults``.
 
@@ -71,6 +88,8 @@ class ScriptedEndpoint:
         """Pause before every reply in seconds."""
         self.flooded = 0
         """Number of bytes of endless replies that were sent."""
+        self.charged: list[Tokens] = []
+        """What each request but those answered with an error costs, whether the client has got the reply or not."""
         self.peak = 0
         self.active = 0
         self.lock = threading.Lock()
@@ -242,7 +261,10 @@ class _Handler(BaseHTTPRequestHandler):
             owner.peak = max(owner.peak, owner.active)
         time.sleep(owner.latency_s)
         try:
-            self._answer(fault, value, owner.completion(body["messages"]))
+            answer = owner.completion(body["messages"])
+            if not ODD_STATUS.fullmatch(fault):
+                owner.charged.append(read_tokens(answer))
+            self._answer(fault, value, answer)
         finally:
             with owner.lock:
                 owner.active -= 1

@@ -46,7 +46,7 @@ NETWORK = {
     *("urllib", "xmlrpc"),
 }
 MEANT: Mapping[str, Mapping[str, str]] = {
-    "reflectrl/endpoint/chat.py": {"openai": "the chat endpoint that a recipe names"},
+    "reflectrl/endpoint/api.py": {"openai": "the chat endpoint that a recipe names"},
     "reflectrl/endpoint/transport.py": {"httpx2": "the connections to that endpoint"},
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -159,6 +160,17 @@ def append_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     if new:
         _sync_entry(path.parent)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on ``folder``; another thread or process that asks for it waits until the block ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync(path: Path) -> None:

@@ -50,6 +50,8 @@ class Usage:
     """Replies that ``max_tokens`` truncated, and that were requested again."""
     lenient: int = 0
     """Replies that were read leniently: a label in other words, or the whole sentences before ``max_tokens``."""
+    unanswered: int = 0
+    """Requests that got no reply but may have been charged; ``cost`` has the most that they may cost."""
 
     def sentence(self, spent: float) -> str:
         """Return a summary for the terminal; ``spent`` is the total cost of the run folder so far, in USD."""
@@ -58,6 +60,7 @@ class Usage:
             (self.kept, "known"),
             (self.cut, "cut off at max_tokens"),
             (self.lenient, "read leniently"),
+            (self.unanswered, "without a reply"),
             (self.rejected, "set aside in rejected.jsonl"),
         )
         counts = ", ".join([f"{self.calls:,} sent", *(f"{count:,} {what}" for count, what in parts if count)])
@@ -115,7 +118,7 @@ class Account:
         self._in_flight = 0
 
     def count(self, paid: Iterable[tuple[Tokens, bool]], price: Price | None) -> None:
-        """Add the cost of earlier processes: for each reply its tokens, and whether it came in Batch mode."""
+        """Add the cost of earlier processes: the tokens of each, and whether they were used in Batch mode."""
         self.spent += sum(tokens.cost(price, batch=batch) for tokens, batch in paid)
 
     def divided(self, processes: int) -> Account:

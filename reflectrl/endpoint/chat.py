@@ -1,8 +1,4 @@
-"""``ChatClient``: an OpenAI-compatible chat endpoint with retries. The only importer of ``openai``.
-
-The client library's retries are off: they cover no broken replies with status 200, hide attempts from the budget, and
-repeat calls that cannot succeed (an exhausted quota).
-"""
+"""``ChatClient``: an OpenAI-compatible chat endpoint with retries, a journal and a budget."""
 
 from __future__ import annotations
 
@@ -10,25 +6,23 @@ import asyncio
 import random
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import openai
-
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.chat import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
-from reflectrl.core.text import shortened
-from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Usage
-from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
+from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
+from reflectrl.endpoint.api import Api
+from reflectrl.endpoint.dialect import Dialect
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
 from reflectrl.endpoint.labels import LabelWays, fields
-from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, classify_error, read_text, read_tokens
-from reflectrl.endpoint.transport import Silence, hang_up, open_http, through_proxies
+from reflectrl.endpoint.replies import UnusableReply, error_inside, read_text, read_tokens
+from reflectrl.endpoint.transport import hang_up
 
 MAX_BACKOFF_S = 30.0
 """Longest pause before a repetition, unless the server asks for another one."""
@@ -82,14 +76,11 @@ class ChatClient:
         self._account = account or Account()
         if not endpoint.is_own and not dry:
             self._account.check_price(str(endpoint), endpoint.price, self.journal.role)
-        self._key = "" if dry else endpoint.key()
         self._not_before = 0.0
-        self._http: Any = open_http()  # fails before any work starts; used by the first `_open`
-        self._api: openai.AsyncOpenAI | None = None
-        self._silence = Silence(str(endpoint), endpoint.notice_s, tell)
+        self._api = Api(endpoint, "" if dry else endpoint.key(), tell)
+        self._dialect = Dialect(endpoint)
         self.ways = LabelWays(endpoint)
         self._asking: dict[str, asyncio.Task[Reply[str]]] = {}
-        self._posting: set[asyncio.Task[Any]] = set()
         self._runner = asyncio.Runner()
 
     async def __aenter__(self) -> ChatClient:
@@ -100,9 +91,7 @@ class ChatClient:
     async def __aexit__(self, *error: object) -> None:
         """Close the connections, once the replies in flight, which will be paid for, have arrived."""
         await self._leave()
-        if self._api is not None:
-            await self._api.close()
-        self._api = None
+        await self._api.close()
 
     def ask_many(
         self,
@@ -122,8 +111,9 @@ class ChatClient:
             instead: value for a rejected call; ``None`` to raise.
 
         """
-        if self._api is None:
-            weakref.finalize(self, hang_up, self._runner, self._open().close)
+        if not self._api.is_open:
+            self._open()
+            weakref.finalize(self, hang_up, self._runner, self._api.close)
 
         async def ask_one(chat: Messages, read: Callable[[str], T], draw: str) -> Reply[T]:
             try:
@@ -162,7 +152,7 @@ class ChatClient:
             WorkFailed: the endpoint cannot be used, the budget is spent, or too many calls were rejected.
 
         """
-        if self._api is None:
+        if not self._api.is_open:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
         messages = chat
         bad: list[str] = []
@@ -216,7 +206,7 @@ class ChatClient:
                 raise self._rejection(asked, chat, str(failure)) from failure
             raise self._failed(failure) from failure
 
-    async def call(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
+    async def call(self, request: Callable[[Any], Awaitable[T]]) -> T:
         """Send another ``request`` of the client library with the same retries, and return its result.
 
         Raises:
@@ -224,7 +214,7 @@ class ChatClient:
 
         """
         try:
-            return await self._repeat(lambda _: self._send(request))
+            return await self._repeat(lambda _: self._api.send(request))
         except UnusableReply as failure:
             raise self._failed(failure) from failure
 
@@ -274,22 +264,36 @@ class ChatClient:
     async def _attempt(self, asked: str, chat: Messages, attempt: int) -> Reply[str]:
         while (wait := self._not_before - time.monotonic()) > 0:
             await asyncio.sleep(wait)
-        way, max_cost, paid = self.ways.of(chat), self.endpoint.max_cost(chat), 0.0
-        body = {**self.endpoint.body(chat), **fields(way, chat)}
+        way, most = self.ways.of(chat), self.endpoint.most(chat)
+        body, max_cost = self._dialect.body(chat, fields(way, chat)), most.cost(self.endpoint.price)
         while self._account.must_wait(max_cost):
             await asyncio.sleep(0.02)
         self._account.reserve(max_cost)
+        paid: Tokens | None = Tokens()
+
+        def unpaid() -> None:
+            nonlocal paid
+            paid = Tokens()
+
         try:
+            self.journal.send({asked: most})
+            paid = None  # until the server says how many, it may charge any number of tokens up to `most`
             self._count(calls=1, retries=int(attempt > 1))
-            # chat.completions.create takes a third more CPU time per call, for validation
-            completion = await self._send(lambda api: api.post("/chat/completions", cast_to=object, body=body))
-            paid = read_tokens(completion).cost(self.endpoint.price)
-        except (Refused, UnusableReply) as failure:
-            if self.ways.refused(way, failure, attempt):
+            completion = await self._api.complete(body, unpaid)
+            paid = read_tokens(completion)
+            if error := error_inside(completion):
+                raise self._api.failure(*error, str(completion), {})
+        except (WorkFailed, UnusableReply) as failure:
+            if paid is not None:
+                self.journal.add(PaidReply(asked, None, paid, batch=False))
+            if self._dialect.refused(body, failure) or self.ways.refused(way, failure, attempt):
                 raise UnusableReply(str(failure), free=True) from None
             raise
         finally:
-            self._account.settle(max_cost, paid)
+            cost = (most if paid is None else paid).cost(self.endpoint.price)
+            self._account.settle(max_cost, cost)
+            if paid is None:
+                self._count(unanswered=1, cost=cost)
         return self._keep(asked, completion, chat, way)
 
     def check_batch_cost(self, chats: Iterable[Messages]) -> None:
@@ -303,14 +307,23 @@ class ChatClient:
         self._account.reserve(max_cost)
         self._account.settle(max_cost, 0.0)
 
-    def keep_batched(self, asked: str, completion: object) -> bool:
-        """Keep a reply of Batch mode; return False if it is unusable, so that the call has to be repeated."""
-        self._account.spent += read_tokens(completion).cost(self.endpoint.price, batch=True)
+    def send_batched(self, chats: Mapping[str, Messages]) -> None:
+        """Write calls that are about to be sent in Batch mode to the journal: they count as spent until they end."""
+        self.journal.send({asked: self.endpoint.most(chat) for asked, chat in chats.items()}, batch=True)
+        self._account.spent += sum(self._batch_cost(self.journal.batched[asked]) for asked in chats)
+
+    def keep_batched(self, asked: str, completion: object = None) -> bool:
+        """Keep a reply of Batch mode; return False if there is none, or none that can be used."""
+        most, paid = self.journal.batched.get(asked, Tokens()), read_tokens(completion)
+        self._account.spent += self._batch_cost(paid) - self._batch_cost(most)
         try:
             self._keep(asked, completion, batch=True)
         except UnusableReply:
             return False
         return True
+
+    def _batch_cost(self, tokens: Tokens) -> float:
+        return tokens.cost(self.endpoint.price, batch=True)
 
     def _keep(
         self, asked: str, completion: object, chat: Messages | None = None, way: str = "text", *, batch: bool = False
@@ -323,76 +336,29 @@ class ChatClient:
         )
         try:
             read = partial(self.ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
-            reply = read(completion, self._safe)
+            reply = read(completion, self._api.safe)
             reply = reply.sentences if self.ways.lenient else reply
         except UnusableReply:
             self.journal.add(PaidReply(asked, None, tokens, batch))
             raise
         self._count(cut=int(reply.cut), lenient=int(bool(reply.words)))
-        text = self._clean(reply.text)
-        self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut, self._clean(reply.words)))
+        text = self._api.clean(reply.text)
+        self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut, self._api.clean(reply.words)))
         return Reply(text, tokens.completion)
-
-    async def _send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
-        """Send one request with a deadline for the whole reply; the library's timeout applies between bytes only."""
-        seconds, task = self.endpoint.attempt_s, asyncio.current_task()
-        if self._api is None or task is None:
-            raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
-        self._posting.add(task)
-        self._silence.expect()
-        try:
-            answer = await asyncio.wait_for(request(self._api), seconds)
-            self._silence.end(waiting=len(self._posting) > 1)
-            return answer
-        except TimeoutError as error:
-            raise UnusableReply(f"no complete reply within timeout_s={seconds:g}.") from error
-        except openai.APIStatusError as error:
-            if error.status_code != 503:  # 503 comes from a server that still loads its model
-                self._silence.end(waiting=len(self._posting) > 1)
-            code = error.type if error.type in PROMPT_CODES else error.code
-            text = self._safe(error.response.text)
-            # the original error's text may contain the key
-            raise classify_error(self.endpoint, error.status_code, code, error.response.headers, text) from None
-        except openai.APIConnectionError as error:
-            reason = self._safe(str(error.__cause__ or error))
-            raise UnusableReply(f"it cannot be reached ({reason}{through_proxies()}).") from None
-        except (openai.APIResponseValidationError, ValueError, RecursionError) as error:  # wrong bytes, syntax or depth
-            raise UnusableReply("its reply is not the JSON of a chat completion.", answered=True) from error
-        finally:
-            self._posting.discard(task)
-
-    def _safe(self, text: str) -> str:
-        """Return a server's message, shortened and without the key."""
-        return shortened(" ".join(self._clean(without_credentials(text)).split()), 200)
-
-    def _clean(self, text: str) -> str:
-        """Return ``text`` without the key and without lone surrogates, which only JSON can represent."""
-        hidden = text if len(self._key) < MIN_SECRET_CHARS else text.replace(self._key, "***")
-        return hidden.encode(errors="replace").decode()
 
     def _count(self, **more: float) -> None:
         self.usage += Usage(**more)  # type: ignore[arg-type]
 
-    def _open(self) -> openai.AsyncOpenAI:
-        endpoint, http = self.endpoint, self._http or open_http()
-        self._http = None
-        given: dict[str, Any] = {"api_key": self._key, "max_retries": 0, "timeout": None, "http_client": http}
-        if not endpoint.is_openai:  # the library takes both from the environment
-            given["default_headers"] = dict.fromkeys(("OpenAI-Organization", "OpenAI-Project"), openai.Omit())
-        if endpoint.azure_api_version is None:
-            self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)
-        else:
-            version = endpoint.azure_api_version
-            self._api = openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url or "", api_version=version, **given)
-        self._slots, self._leaving = asyncio.Semaphore(endpoint.concurrency), False
-        return self._api
+    def _open(self) -> None:
+        self._api.open()
+        self._slots, self._leaving = asyncio.Semaphore(self.endpoint.concurrency), False
 
     async def _leave(self) -> None:
         """Send no more requests, and wait for the replies in flight."""
         self._leaving = True
-        self._silence.end()
+        self._api.rest()
         for task in self._asking.values():
-            if task not in self._posting:
+            if task not in self._api.posting:
                 task.cancel()
         while self._asking:  # a caller that gets its reply may ask again, and is refused
             await asyncio.gather(*self._asking.values(), return_exceptions=True)

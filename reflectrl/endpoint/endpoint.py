@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import field
 from typing import Any
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_private
 from reflectrl.core.chat import Messages
 from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, VariableName, settings
-from reflectrl.endpoint.account import Price
+from reflectrl.endpoint.account import Price, Tokens
+from reflectrl.endpoint.extra_body import ExtraBody
 from reflectrl.endpoint.pictures import PICTURE_TOKENS, sent, shown
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -50,6 +52,9 @@ class Endpoint:
     """Maximum number of tokens of a reply; a reply that is truncated there is requested again, in fewer words."""
     temperature: NonNegative | None = 0.0
     """Sampling temperature; null sends none, since OpenAI's reasoning models refuse it."""
+    extra_body: ExtraBody = field(default_factory=dict)
+    """Further fields of each request, such as ``{chat_template_kwargs: {enable_thinking: false}}``; no keys or
+    passwords, since the recipe is copied into run folders and reports."""
     backoff_s: Positive = 0.5
     """Longest pause in seconds before the second attempt of a call; it doubles with each further one."""
     notice_s: Positive = 30.0
@@ -93,6 +98,7 @@ class Endpoint:
     def body(self, chat: Messages) -> dict[str, Any]:
         """Return the JSON body of a call."""
         return {
+            **self.extra_body,
             "model": self.model,
             "messages": sent(chat),
             **({} if self.temperature is None else {"temperature": self.temperature}),
@@ -107,17 +113,20 @@ class Endpoint:
         """
         asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.is_sampled else ""]
         asked += shown(chat)
+        asked += [self.extra_body] if self.extra_body else []
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
-    def max_cost(self, chat: Messages) -> float:
-        """Return an upper bound of a call's cost in USD.
+    def most(self, chat: Messages) -> Tokens:
+        """Return the most tokens that a call may be charged for.
 
-        It counts one token per byte, 16 per message, ``PICTURE_TOKENS`` per picture and all of ``max_tokens``.
+        They are one token per byte, 16 per message, ``PICTURE_TOKENS`` per picture and all of ``max_tokens``.
         """
-        if self.price is None:
-            return 0.0
-        tokens = sum(len(message["content"].encode()) + 16 for message in chat) + PICTURE_TOKENS * len(shown(chat))
-        return (tokens * self.price.prompt + self.max_tokens * self.price.completion) / 1e6
+        texts = sum(len(message["content"].encode()) + 16 for message in chat)
+        return Tokens(texts + PICTURE_TOKENS * len(shown(chat)), self.max_tokens)
+
+    def max_cost(self, chat: Messages) -> float:
+        """Return an upper bound of a call's cost in USD, that of ``most`` tokens."""
+        return self.most(chat).cost(self.price)
 
     def key(self) -> str:
         """Return the key, which is read from the environment only.

@@ -1,7 +1,8 @@
-"""``Journal``: all paid replies of a run folder, so that no call is paid for twice, even after a kill.
+"""``Journal``: all requests and paid replies of a run folder, so that after a kill no reply is paid for twice.
 
-The key of a reply is a digest of the endpoint and the chat. A reply is on disk before it is used, so a restarted
-process makes the same calls, reads the same replies and gets the same result.
+The key of a reply is a digest of the endpoint and the chat. A request is on disk before it is sent, and its reply
+before it is used. A restarted process therefore makes the same calls, reads the same replies, gets the same result, and
+knows of requests that were under way when the process before it ended: they have no reply, but may have been charged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.chat import Messages
+from reflectrl.core.files import locked
 from reflectrl.core.jsonl import append_jsonl, decode, read_jsonl
 from reflectrl.endpoint.account import Tokens
 
@@ -25,19 +27,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PaidReply:
-    """One line of ``replies.jsonl``."""
+    """One line of ``replies.jsonl``: a request before it is sent, or the reply to the last request of that call."""
 
     asked: str
     """Digest of the chat and of the endpoint settings that influence a reply."""
     text: str | None
-    """The reply's text; ``None`` for an empty reply, which is paid for too, and to delete an earlier one."""
+    """The reply's text; ``None`` for a request, for a reply without a usable text, and to delete an earlier one."""
     tokens: Tokens
+    """Tokens that were charged; of a request, the most that may be."""
     batch: bool
     """True for a reply of OpenAI's Batch mode."""
     cut: bool = False
     """True if ``max_tokens`` truncated the reply, so that it cannot be used."""
     words: str = ""
     """Whole reply of the model where ``text`` is only the part that could be used; else empty."""
+    sent: bool = False
+    """True for a request."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,11 @@ class Journal:
         self._forgotten = 0  # rejected calls, where no folder remembers which
         self.cut: set[str] = set()
         """Calls whose replies ``max_tokens`` truncated."""
+        self.batched: dict[str, Tokens] = {}
+        """The most that each request in Batch mode without a reply may cost, by its call."""
         self.paid: list[tuple[Tokens, bool]] = []
-        """Tokens of each reply of an earlier process, and whether it came in Batch mode."""
+        """What earlier processes paid: the tokens of each reply, the most tokens of each request without one, and
+        whether it was in Batch mode."""
         if folder is not None:
             for reply in read_replies(folder):
                 self._remember(reply)
@@ -87,6 +95,11 @@ class Journal:
     def role(self) -> str:
         """Name of the folder, that of the role; empty without one."""
         return "" if self._folder is None else self._folder.name
+
+    @property
+    def replies(self) -> int:
+        """Number of calls whose reply is known."""
+        return len(self._replies)
 
     @property
     def rejected(self) -> int:
@@ -109,6 +122,13 @@ class Journal:
             raise RejectedReply(self._rejected[asked])
         return self._replies.get(asked)
 
+    def send(self, most: Mapping[str, Tokens], *, batch: bool = False) -> None:
+        """Append requests, before they are sent: by their calls, the most tokens that each may be charged for."""
+        requests = [PaidReply(asked, None, tokens, batch, sent=True) for asked, tokens in most.items()]
+        self._append(REPLIES, *requests)
+        for request in requests:
+            self._remember(request)
+
     def add(self, reply: PaidReply) -> None:
         """Append a reply to the file, if it may be written; it is on disk when this returns."""
         self._append(REPLIES, reply)
@@ -124,11 +144,19 @@ class Journal:
         for deleted in bad:
             self.add(PaidReply(deleted, None, Tokens(), batch=False))
 
-    def _append(self, name: str, line: PaidReply | RejectedCall) -> None:
-        if self._folder is not None and not self._read_only:
-            append_jsonl(self._folder / name, [line])
+    def _append(self, name: str, *lines: PaidReply | RejectedCall) -> None:
+        if self._folder is None or self._read_only:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder):  # a line of another thread or process stays whole
+            append_jsonl(self._folder / name, lines)
 
     def _remember(self, reply: PaidReply) -> None:
+        if reply.sent:
+            if reply.batch:
+                self.batched[reply.asked] = reply.tokens
+            return
+        self.batched.pop(reply.asked, None)
         (self.cut.add if reply.cut else self.cut.discard)(reply.asked)
         if reply.text is None:
             self._replies.pop(reply.asked, None)
@@ -137,13 +165,23 @@ class Journal:
 
 
 def read_replies(folder: Path) -> list[PaidReply]:
-    """Return the replies in ``folder``; earlier versions recorded neither truncation nor lenient reading.
+    """Return the replies in ``folder``, and the requests that have none; both were paid for, or may have been.
+
+    Earlier versions recorded no requests, and neither truncation nor lenient reading.
 
     Raises:
         InvalidInput: the file is damaged.
 
     """
-    return _lines(folder / REPLIES, PaidReply, {"cut": False, "words": ""})
+    lines = _lines(folder / REPLIES, PaidReply, {"cut": False, "words": "", "sent": False})
+    waiting: dict[str, int] = {}
+    answered: set[int] = set()
+    for place, line in enumerate(lines):
+        if line.sent:  # a request of the same call before it has got no reply
+            waiting[line.asked] = place
+        elif line.asked in waiting:
+            answered.add(waiting.pop(line.asked))
+    return [line for place, line in enumerate(lines) if place not in answered]
 
 
 def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProxyType({})) -> list[T]:

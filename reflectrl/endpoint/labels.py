@@ -14,7 +14,8 @@ from typing import Any
 from reflectrl.core.chat import DECORATION, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_text, without_thinking
+from reflectrl.endpoint.replies import Refused, Text, UnusableReply, read_choice, read_text
+from reflectrl.endpoint.thinking import without_thinking
 
 WAYS = ("schema", "grammar", "logprobs", "text")
 """Ways to constrain a reply, from the one that most servers support to the one that every server does."""
@@ -62,12 +63,15 @@ class LabelWays:
         """
         if way == "text":
             return self._read_text(chat, read_text(completion, safe))
-        label = _FROM[way](completion, chat.labels)
+        words, finish = read_choice(completion, safe)
+        said = without_thinking(words)
+        label = _of_logprobs(completion, chat.labels) if way == "logprobs" else _FROM[way](said, chat.labels)
         self._obeyed = self._obeyed or label is not None
         if label is None:
             # a way that worked is not given up because one reply is empty or was cut off
-            free = not (self._obeyed and _is_unfinished(way, completion)) and self._give_up(way)
-            label = _plain(_text(completion), chat)  # a label in spite of an ignored constraint
+            unfinished = not said.strip() or (finish == "length" and way != "logprobs")  # which wants one token
+            free = not (self._obeyed and unfinished) and self._give_up(way)
+            label = _plain(said, chat)  # a label in spite of an ignored constraint
             if label is None:
                 why = "its reply is none of the labels, to which the request limits it."
                 raise UnusableReply(why, answered=True, free=free)
@@ -102,31 +106,16 @@ def fields(way: str, chat: Messages) -> dict[str, Any]:
     }
 
 
-def _of_schema(completion: Any, labels: tuple[str, ...]) -> str | None:
+def _of_schema(said: str, labels: tuple[str, ...]) -> str | None:
     try:
-        label = str(json.loads(_text(completion))["label"])
+        label = str(json.loads(said)["label"])
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return label if label in labels else None
 
 
-def _text(completion: Any) -> str:
-    try:
-        return without_thinking(str(completion["choices"][0]["message"]["content"]))
-    except (IndexError, KeyError, TypeError):
-        return ""
-
-
-def _is_unfinished(way: str, completion: Any) -> bool:
-    try:
-        cut = completion["choices"][0].get("finish_reason") == "length" and way != "logprobs"  # which wants one token
-    except (AttributeError, IndexError, KeyError, TypeError):
-        return True
-    return cut or not _text(completion).strip()
-
-
-def _of_text(completion: Any, labels: tuple[str, ...]) -> str | None:
-    label = _text(completion).strip(DECORATION)
+def _of_text(said: str, labels: tuple[str, ...]) -> str | None:
+    label = said.strip(DECORATION)
     return label if label in labels else None
 
 
@@ -151,7 +140,7 @@ def _of_logprobs(completion: Any, labels: tuple[str, ...]) -> str | None:
     return sampled if sampled in labels else max(known)[1] if known else None
 
 
-_FROM = {"schema": _of_schema, "grammar": _of_text, "logprobs": _of_logprobs}
+_FROM = {"schema": _of_schema, "grammar": _of_text}
 
 
 def read_leniently(reply: str, chat: LabelChat) -> str | None:

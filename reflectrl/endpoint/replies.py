@@ -14,6 +14,7 @@ from reflectrl.core import WorkFailed
 from reflectrl.core.addresses import host_of
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.thinking import mark_in, without_thinking
 
 RETRIED_STATUSES = (408, 409, 425, 429)
 """HTTP statuses after which a request is retried, besides every 5xx."""
@@ -23,7 +24,12 @@ PROMPT_CODES = ("context_length_exceeded", "exceed_context_size_error", "content
 """Error codes that concern one prompt only."""
 _TOO_LONG = re.compile(r"maximum (context|model) length", re.IGNORECASE)
 """What vLLM says of a prompt that is too long, in place of a code."""
-_END_OF_THINKING = "</think>"
+_STATUS_OF = {
+    **dict.fromkeys(("invalid_api_key", "InvalidApiKey", "authentication_error"), 401),
+    **dict.fromkeys(("rate_limit_exceeded", "rate_limit_error", "Throttling.RateQuota", *QUOTA_CODES), 429),
+    **dict.fromkeys((*PROMPT_CODES, "model_not_found"), 400),
+}
+"""Statuses of errors that name none, by their codes."""
 MAX_WAIT_S = 120.0
 """Longest pause that a server may ask for; a longer one ends the stage."""
 
@@ -38,6 +44,7 @@ class UnusableReply(Exception):
         final: True if every repetition would fail in the same way.
         free: True if the next request asks in another way, so that it does not count as a repetition.
         status: HTTP status of the answer; 0 for a failure without one.
+        complaints: parts of the request that the server complains of, as ``Dialect`` names them.
 
     """
 
@@ -50,6 +57,7 @@ class UnusableReply(Exception):
         final: bool = False,
         free: bool = False,
         status: int = 0,
+        complaints: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(sentence)
         self.wait_s = wait_s
@@ -57,10 +65,21 @@ class UnusableReply(Exception):
         self.final = final
         self.free = free
         self.status = status
+        self.complaints = complaints
 
 
 class Refused(WorkFailed):
-    """The server refuses a request as it is, so no repetition of it can succeed."""
+    """The server refuses a request as it is, so no repetition of it can succeed.
+
+    Args:
+        sentence: reason, for messages.
+        complaints: parts of the request that the server complains of, as ``Dialect`` names them.
+
+    """
+
+    def __init__(self, sentence: str, complaints: frozenset[str] = frozenset()) -> None:
+        super().__init__(sentence)
+        self.complaints = complaints
 
 
 @dataclass(frozen=True)
@@ -81,33 +100,73 @@ class Text:
 
 
 def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
-    """Return the text of a completion; ``safe`` prepares what a server sent for messages.
+    """Return the text of a completion, without thinking; ``safe`` prepares what a server sent for messages.
 
     Raises:
-        UnusableReply: the completion has no text, or a server sent something else.
+        UnusableReply: the completion has no whole text, or one with thinking or marks that cannot be taken out.
+
+    """
+    said, finish = read_choice(completion, safe)
+    answer = without_thinking(said).strip()
+    if not answer or (finish == "length" and mark_in(answer)):
+        advice = f"finish_reason {finish}; for 'length', raise max_tokens"
+        raise UnusableReply(f"its reply is empty{' but for thinking' * bool(said.strip())} ({advice}).", answered=True)
+    if mark := mark_in(answer):
+        raise UnusableReply(
+            f"its reply holds {safe(mark)!r}, which looks like thinking or a mark of the chat's format, and no player "
+            "may read that; let the server separate it, or turn thinking off in extra_body of the endpoint.",
+            answered=True,
+        )
+    return Text(answer, cut=finish == "length")
+
+
+def read_choice(completion: Any, safe: Callable[[str], str]) -> tuple[str, str | None]:
+    """Return the text of a completion as the model wrote it, empty if there is none, and its ``finish_reason``.
+
+    Raises:
+        UnusableReply: a server sent something else, the model refused, or the reply broke off with an error.
 
     """
     try:
         choice = completion["choices"][0]
-        message, finish = choice["message"], choice.get("finish_reason")
-        text, refusal = message.get("content"), message.get("refusal")
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        message, finish, error = choice["message"], choice.get("finish_reason"), choice.get("error")
+        refusal = message.get("refusal")
+        said = answer_text(message.get("content"))
+    except (AttributeError, IndexError, KeyError, TypeError) as wrong:
         shown = safe(str(completion))
-        raise UnusableReply(f"its reply is not a chat completion but {shown!r}.", answered=True) from error
+        raise UnusableReply(f"its reply is not a chat completion but {shown!r}.", answered=True) from wrong
+    if error or finish == "error":
+        limited = 429 * (_status(error) == 429)
+        raise UnusableReply(f"its reply broke off: {safe(str(error or finish))}.", answered=True, status=limited)
     if refusal or finish == "content_filter":
         reason = safe(str(refusal or "finish_reason content_filter"))
         raise UnusableReply(f"the model refused: {reason}.", answered=True)
-    if isinstance(text, str):
-        text = without_thinking(text).strip()
-    if not isinstance(text, str) or not text or text.startswith("<think>"):
-        advice = f"finish_reason {finish}; for 'length', raise max_tokens"
-        raise UnusableReply(f"its reply is empty ({advice}).", answered=True)
-    return Text(text, cut=finish == "length")
+    return said or "", finish
 
 
-def without_thinking(text: str) -> str:
-    """Return a reply without the finished thinking of a model whose server does not separate it."""
-    return text.rpartition(_END_OF_THINKING)[2]
+def answer_text(content: Any) -> str | None:
+    """Return the text in the ``content`` of a message: a text, or a list of parts, of which thinking is left out."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    texts = [part.get("text") for part in content if part.get("type") in ("text", "output_text")]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def error_inside(completion: Any) -> tuple[int, str | None] | None:
+    """Return status and code of an error that a server sent in place of a completion with status 200; else ``None``."""
+    body = completion[0] if isinstance(completion, list) and completion else completion
+    if not isinstance(body, dict) or body.get("choices"):
+        return None
+    error = body.get("error") or body
+    code = next((each["code"] for each in (error, body) if isinstance(each, dict) and each.get("code")), None)
+    status = _status(error) or _status(body) or _STATUS_OF.get(str(code))
+    return None if status is None else (status, str(code))
+
+
+def _status(error: Any) -> int | None:
+    """Return the HTTP status that an error object names."""
+    values = [error.get(name) for name in ("code", "status", "status_code")] if isinstance(error, dict) else []
+    return next((int(value) for value in values if re.fullmatch("[45][0-9][0-9]", str(value))), None)
 
 
 def read_tokens(completion: Any) -> Tokens:
@@ -126,7 +185,12 @@ def read_tokens(completion: Any) -> Tokens:
 
 
 def classify_error(
-    endpoint: Endpoint, status: int, code: str | None, headers: Mapping[str, str], message: str
+    endpoint: Endpoint,
+    status: int,
+    code: str | None,
+    headers: Mapping[str, str],
+    message: str,
+    complaints: frozenset[str] = frozenset(),
 ) -> UnusableReply | WorkFailed:
     """Return the error for an HTTP error status: ``UnusableReply`` to retry, ``WorkFailed`` with advice to stop."""
     if 300 <= status < 400:
@@ -142,7 +206,8 @@ def classify_error(
     elif status in RETRIED_STATUSES or status >= 500:
         wait_s = retry_after(headers)
         if wait_s is None or wait_s <= MAX_WAIT_S:
-            return UnusableReply(f"it answered with status {status}: {message}.", wait_s, status=status)
+            sentence = f"it answered with status {status}: {message}."
+            return UnusableReply(sentence, wait_s, status=status, complaints=complaints)
         advice = f"it asks for a pause of {wait_s:.0f} seconds; run again after that"
     elif status in (401, 403):
         variable = endpoint.key_variable
@@ -153,7 +218,7 @@ def classify_error(
         )
     else:
         advice = "the request was refused; check the endpoint's settings against what the server supports"
-        return Refused(f"{endpoint} answered with status {status}: {advice}. It said: {message}")
+        return Refused(f"{endpoint} answered with status {status}: {advice}. It said: {message}", complaints)
     return WorkFailed(f"{endpoint} answered with status {status}: {advice}. It said: {message}")
 
 

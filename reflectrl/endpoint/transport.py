@@ -61,6 +61,11 @@ def through_proxies() -> str:
     return f", through {', '.join(names)}" if (names := _set(*_PROXIES)) else ""
 
 
+def was_sent(cause: object) -> bool:
+    """Return whether a request may have reached the server, of a connection error with this cause."""
+    return not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.ProxyError)
+
+
 def _set(*names: str) -> list[str]:
     """Return those of ``names`` that are set, in upper or lower case."""
     return [name for name in (*names, *map(str.lower, names)) if os.environ.get(name)]

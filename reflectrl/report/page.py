@@ -248,6 +248,11 @@ def _calls(run: Run) -> str:
     total = total_dollars(run.calls)
     spent = f"{total:,.4f} dollars in all." if total else "None of them costs anything."
     note = "The recipe has no price for some of them." if total is None else spent
+    if unanswered := sum(calls.unanswered for calls in run.calls):
+        note += (
+            f" Requests without a reply: {unanswered:,}; a process was killed or a connection broke. They may have "
+            "been charged, so the dollars count the most that they may cost."
+        )
     return (
         f"<h4>Calls to chat models</h4>{table('Calls to chat models', head, rows, words=2)}<p class='note'>{note}</p>"
     )

@@ -60,6 +60,8 @@ class Calls:
     """Calls that were set aside without a usable reply."""
     lenient: int
     """Replies that were read leniently: a label in other words, or the whole sentences before the cut."""
+    unanswered: int
+    """Requests without a reply; ``dollars`` has the most that they may have cost, and the tokens are not counted."""
     prompt_tokens: int
     completion_tokens: int
     dollars: float | None
@@ -201,8 +203,9 @@ def _stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
 
 
 def _calls(folder: Path, endpoints: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Calls:
-    replies = read_replies(folder)
-    paid = [reply for reply in replies if reply.text is not None or reply.tokens.prompt]  # others revoke a reply
+    lines = read_replies(folder)
+    paid = [line for line in lines if line.text is not None or (line.tokens.prompt and not line.sent)]
+    unanswered = [line for line in lines if line.sent]  # the other lines revoke a reply
     _, endpoint = of_role(endpoints, folder.name) or ("", {})
     own = isinstance(url := endpoint.get("base_url"), str) and is_private(url)
     price = _price(section_at(endpoint, "price")) or (Price(0.0, 0.0) if own else None)
@@ -213,9 +216,10 @@ def _calls(folder: Path, endpoints: Mapping[str, tuple[str, Mapping[str, Any]]])
         replies=len(paid),
         rejected=sum(1 for _ in read_jsonl(rejected, skip_unfinished=True)) if rejected.is_file() else 0,
         lenient=sum(bool(reply.words) for reply in paid),
+        unanswered=len(unanswered),
         prompt_tokens=sum(reply.tokens.prompt for reply in paid),
         completion_tokens=sum(reply.tokens.completion for reply in paid),
-        dollars=None if price is None else sum(reply.tokens.cost(price, batch=reply.batch) for reply in paid),
+        dollars=None if price is None else sum(line.tokens.cost(price, batch=line.batch) for line in lines),
     )
 
 

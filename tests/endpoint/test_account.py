@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_endpoint import Chat, ScriptedEndpoint
+from scripted_endpoint import ScriptedEndpoint, dearest
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.endpoint.account import Account, Price, Tokens, Usage
@@ -21,11 +21,6 @@ def ask(endpoint: Endpoint, folder: Path, account: Account, *texts: str) -> Usag
     replies = client.ask_many([[{"role": "user", "content": text}] for text in texts], [str] * len(texts))
     assert {reply.value for reply in replies} == {"fine"}
     return client.usage
-
-
-def dearest(chat: Chat, words: str) -> dict[str, Any]:  # noqa: ARG001
-    """Return the most tokens that a call of 11 characters may use: one per byte, 16 per message, all of max_tokens."""
-    return {"prompt_tokens": 27, "completion_tokens": 200}
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_endpoint import Chat, ScriptedEndpoint
+from faulty import wait_until
+from interruptions import DEAR, ask_dearly, submit_batch
+from scripted_endpoint import Chat, ScriptedEndpoint, dearest, replies_in
+from warm_processes import WarmProcess
 
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
@@ -15,6 +19,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen import DataSummary, generate
 from reflectrl.data_gen.generate import Spending
+from reflectrl.endpoint.account import Account, Tokens
 from reflectrl.endpoint.batch import OPEN_BATCHES, Batches
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.journal import REPLIES, Journal
@@ -64,7 +69,9 @@ def test_calls_are_submitted_fetched_and_not_made_again(
     assert {(call["method"], call["url"]) for call in calls} == {("POST", "/v1/chat/completions")}
     for state in ("validating", "in_progress"):
         assert state in run(endpoint, folder, "collect")[1]
-    assert not (folder / "calls" / "teacher" / REPLIES).exists()
+    assert replies_in(folder / "calls" / "teacher") == []
+    most = [recipe(endpoint).data.endpoint.max_cost(call["body"]["messages"]) for call in calls]
+    assert open_account(recipe(endpoint), folder).spent == pytest.approx(sum(most) / 2)  # until they are collected
     assert f"completed: {len(calls)} replies" in run(endpoint, folder, "collect")[1]
     run(endpoint, folder, "submit")  # nothing is left
     assert len(endpoint.batches.calls) == 1
@@ -128,11 +135,55 @@ def test_replies_fetched_before_a_kill_are_not_kept_or_paid_twice(endpoint: Scri
     names, kept = (tmp_path / "calls" / "teacher" / name for name in (OPEN_BATCHES, REPLIES))
     still_open = names.read_text()
     run(endpoint, tmp_path, "collect")
+    replies = replies_in(kept.parent)
     lines = kept.read_text().split("\n")
     names.write_text(still_open)  # killed before it was deleted,
-    kept.write_text("\n".join(lines[:3])[:-9])  # in the middle of a line
+    kept.write_text("\n".join(lines[: len(replies) + 3])[:-9])  # in the middle of a line
     run(endpoint, tmp_path, "collect")
-    assert sorted(kept.read_text().split("\n")) == sorted(lines)
+    assert replies_in(kept.parent) == replies
+    assert open_account(recipe(endpoint), tmp_path).spent == pytest.approx(len(replies) * ONE / 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "created"), [("slow:9", 1), ("drip:9", 0)])
+def test_a_batch_whose_creation_a_kill_interrupts_is_found_again_or_costs_nothing(
+    endpoint: ScriptedEndpoint, tmp_path: Path, fault: str, created: int
+) -> None:
+    endpoint.batches.states, endpoint.usage = ["completed"], dearest
+    endpoint.faults.extend(["none", "none", fault])  # upload, look, creation
+    half = Tokens(27, 200).cost(DEAR.price) / 2
+    process = WarmProcess(tmp_path / "log", submit_batch, endpoint.url, tmp_path, 6)
+    wait_until(lambda: len(endpoint.batches.calls) == created and not endpoint.faults)
+    process.kill()
+    account = Account()
+    account.count(Journal(tmp_path).paid, DEAR.price)
+    assert account.spent == pytest.approx(6 * half)
+    if created:
+        with pytest.raises(InvalidInput, match="batch-0"):
+            submit_batch(endpoint.url, tmp_path, 6)
+    else:
+        assert "batch-0" in submit_batch(endpoint.url, tmp_path, 6)
+    client = ChatClient(replace(DEAR, base_url=endpoint.url), Journal(tmp_path), account)
+    assert "6 replies" in run_async(Batches(tmp_path, client).collect())
+    assert (len(endpoint.batches.calls), account.spent) == (1, pytest.approx(6 * half))
+    assert sum(tokens.cost(DEAR.price, batch=True) for tokens, _ in Journal(tmp_path).paid) == pytest.approx(6 * half)
+
+
+def test_calls_of_a_batch_that_was_given_up_count_as_spent_and_those_that_it_did_not_answer_do_not(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    there = replace(DEAR, base_url=endpoint.url)
+    most = Tokens(27, 200).cost(DEAR.price) / 2
+    for folder, states, spent in ((tmp_path / "failed", "failed", 0.0), (tmp_path / "given up", "", 6 * most)):
+        endpoint.batches.states = [states]
+        submit_batch(endpoint.url, folder, 6)
+        if states:
+            run_async(Batches(folder, ChatClient(there, Journal(folder))).collect())
+        else:
+            (folder / OPEN_BATCHES).unlink()
+            ask_dearly(endpoint.url, folder, 6)
+        batched = [(tokens, batch) for tokens, batch in Journal(folder).paid if batch]
+        assert sum(tokens.cost(DEAR.price, batch=True) for tokens, _ in batched) == pytest.approx(spent)
 
 
 def test_a_lost_upload_is_repeated_and_a_lost_confirmation_is_not(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

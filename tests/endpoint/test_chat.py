@@ -8,16 +8,19 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty import wait_until
-from interruptions import ask_six
-from scripted_endpoint import ScriptedEndpoint
+from interruptions import DEAR, ask_dearly, ask_six, questions
+from scripted_endpoint import ScriptedEndpoint, dearest, replies_in
 from warm_processes import WarmProcess
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
+from reflectrl.endpoint.account import Account, Tokens
 from reflectrl.endpoint.chat import CUT, ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
@@ -274,16 +277,79 @@ def test_replies_are_kept_before_they_are_read_and_a_restart_asks_nothing_twice(
     texts = [str(number) for number in range(10)]
 
     def read(words: str) -> str:
-        assert words in [json.loads(line)["text"] for line in (calls / REPLIES).read_text().splitlines()]
+        assert words in [reply["text"] for reply in replies_in(calls)]
         return words
 
     first = ask(endpoint.at(), *texts, read=read, calls=calls)
     assert first == [f"you said {text}" for text in texts]
-    kept = (calls / REPLIES).read_bytes()
-    (calls / REPLIES).write_bytes(kept[:-9])  # killed in the middle of a line
+    kept = replies_in(calls)
+    (calls / REPLIES).write_bytes((calls / REPLIES).read_bytes()[:-9])  # killed in the middle of a line
     assert ask(endpoint.at(concurrency=3), *texts, calls=calls) == first
     assert len(endpoint.requests) == 11
-    assert sorted((calls / REPLIES).read_bytes().splitlines()) == sorted(kept.splitlines())
+    assert replies_in(calls) == kept
+
+
+def test_each_request_is_in_the_journal_before_the_server_gets_it_and_an_error_of_the_server_is_noted_as_free(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    seen: list[int] = []
+
+    def reply(chat: Any) -> str:  # noqa: ARG001
+        seen.append((calls / REPLIES).read_text().count('"sent": true'))
+        return "fine"
+
+    endpoint.reply = reply
+    endpoint.faults.extend(["500", "429", "none"])
+    assert ask(endpoint.at(), "hello", calls=calls) == ["fine"]
+    assert seen == [1, 2, 3]
+    assert [tokens for tokens, _ in Journal(calls).paid] == [Tokens(), Tokens(), Tokens(7, 5)]
+
+
+@pytest.mark.parametrize("fault", ["slow:9", "cut", "reset", "truncated"])
+def test_a_request_whose_reply_never_arrives_whole_counts_as_what_it_may_cost(
+    endpoint: ScriptedEndpoint, calls: Path, fault: str
+) -> None:
+    endpoint.faults.append(fault)
+    account, there = Account(), replace(DEAR, base_url=endpoint.url, timeout_s=0.5, backoff_s=0.01)
+    client = ChatClient(there, Journal(calls), account)
+    client.ask_many(questions(1), [str])
+    lost = Tokens(27, 200)
+    assert (client.usage.calls, client.usage.unanswered, client.usage.cost) == (2, 1, pytest.approx(account.spent))
+    assert Journal(calls).paid == [(lost, False), (Tokens(7, 5), False)]
+    assert account.spent == pytest.approx(lost.cost(DEAR.price) + Tokens(7, 5).cost(DEAR.price))
+
+
+def test_requests_that_reach_no_server_cost_nothing(calls: Path) -> None:
+    account = Account()
+    client = ChatClient(replace(DEAR, base_url="http://127.0.0.1:1/v1", max_attempts=2), Journal(calls), account)
+    with pytest.raises(WorkFailed, match="cannot be reached"):
+        client.ask_many(questions(1), [str])
+    assert (account.spent, client.usage.unanswered, client.usage.calls) == (0.0, 0, 2)
+    assert sum(tokens.cost(DEAR.price) for tokens, _ in Journal(calls).paid) == 0.0
+
+
+@pytest.mark.slow
+def test_requests_under_way_when_a_process_is_killed_count_as_spent_and_the_limit_holds(
+    endpoint: ScriptedEndpoint, calls: Path
+) -> None:
+    endpoint.usage, endpoint.latency_s = dearest, 0.5
+    one = Tokens(27, 200).cost(DEAR.price)
+    limit = 28.5 * one
+    for kill in range(2):
+        process = WarmProcess(calls.with_name("log"), ask_dearly, endpoint.url, calls, 40, limit)
+        wait_until(lambda number=12 * (kill + 1): len(endpoint.requests) >= number)  # type: ignore[misc]
+        process.kill()
+    wait_until(lambda: endpoint.active == 0)  # the server ends, and charges, what nobody waits for
+    endpoint.latency_s = 0.0
+    with pytest.raises(WorkFailed, match="--max-cost"):
+        ask_dearly(endpoint.url, calls, 40, limit)
+    bill = sum(tokens.cost(DEAR.price) for tokens in endpoint.charged)
+    counted = sum(tokens.cost(DEAR.price) for tokens, _ in Journal(calls).paid)
+    assert len(endpoint.charged) > len(replies_in(calls))  # some are paid for in vain
+    assert bill <= counted + 1e-9
+    assert counted <= limit
+    assert ask_dearly(endpoint.url, calls, 40).spent >= sum(tokens.cost(DEAR.price) for tokens in endpoint.charged)
+    assert len(replies_in(calls)) == 40
 
 
 def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
@@ -292,7 +358,7 @@ def test_a_reply_under_way_when_another_call_fails_is_kept(endpoint: ScriptedEnd
         ask(endpoint.at(concurrency=2), *"abcdef", calls=calls)
     sent = len(endpoint.requests)
     assert sent <= 3  # the third may have been sent already
-    assert len((calls / REPLIES).read_text().splitlines()) == sent - 1
+    assert [reply["text"] for reply in replies_in(calls)].count("fine") == sent - 1
 
 
 def test_a_reply_under_way_when_the_client_is_left_is_kept(endpoint: ScriptedEndpoint, calls: Path) -> None:
@@ -352,7 +418,7 @@ def test_a_stopped_process_keeps_what_it_paid_for(
     process.send_signal(sign)
     assert process.wait(60) != 0
     assert ("KeyboardInterrupt" in process.said) == (sign == signal.SIGINT)
-    assert len((calls / REPLIES).read_text().splitlines()) == kept
+    assert len(replies_in(calls)) == kept
     assert ask(endpoint.at(), *"abcdef", calls=calls) == ["fine"] * 6
     assert len(endpoint.requests) == 4 + 6 - kept
 
@@ -361,7 +427,7 @@ def test_a_stopped_process_keeps_what_it_paid_for(
 def test_sigterm_inside_of_a_task_ends_the_process_without_a_complaint(endpoint: ScriptedEndpoint, calls: Path) -> None:
     process = WarmProcess(calls.with_name("log"), ask_six, endpoint.url, calls, [signal.SIGTERM])
     assert (process.wait(60), process.said) == (143, "")
-    assert len((calls / REPLIES).read_text().splitlines()) == len(endpoint.requests)
+    assert len(replies_in(calls)) == len(endpoint.requests)
 
 
 # ---- secrets and odd characters -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_pro
         "batch": False,
         "cut": False,
         "words": "",
+        "sent": False,
     }
     again = Journal(tmp_path / "calls")
     assert (again.known("a"), again.known("b")) == ("fine", None)
@@ -50,6 +52,33 @@ def test_a_torn_last_line_is_left_out_until_a_reply_replaces_it_and_another_bad_
     (tmp_path / REPLIES).write_bytes(whole + b'{"asked": "b"\n' + whole)
     with pytest.raises(InvalidInput, match=r"replies.jsonl, line 2"):
         Journal(tmp_path)
+
+
+def test_a_request_counts_as_spent_until_its_reply_and_one_that_was_sent_again_stays_without(tmp_path: Path) -> None:
+    most = Tokens(20, 200)
+    journal = Journal(tmp_path)
+    journal.send({"a": most})
+    journal.send({"b": most})
+    journal.add(paid("b"))
+    assert Journal(tmp_path).paid == [(most, False), (Tokens(7, 5), False)]
+    later = Journal(tmp_path)
+    later.send({"a": most})  # no more is known of the first
+    later.add(paid("a"))
+    known = Journal(tmp_path)
+    assert (known.known("a"), known.replies) == ("fine", 2)
+    assert known.paid == [(most, False), (Tokens(7, 5), False), (Tokens(7, 5), False)]
+
+
+def test_lines_that_several_threads_write_at_the_same_time_stay_whole(tmp_path: Path) -> None:
+    def write(thread: int) -> None:
+        journal = Journal(tmp_path)
+        for number in range(20):
+            journal.send({f"{thread} {number}": Tokens(20, 200)})
+            journal.add(paid(f"{thread} {number}", "word " * 4000))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
+    assert (Journal(tmp_path).replies, len(Journal(tmp_path).paid)) == (80, 80)
 
 
 def test_a_rejected_call_stays_so_until_its_line_is_deleted_and_its_bad_replies_are_forgotten(tmp_path: Path) -> None:

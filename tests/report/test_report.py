@@ -171,7 +171,7 @@ PRICE = "endpoint: {model: gpt-4o, price: {prompt: 2.5, completion: 10}}"
 @pytest.mark.parametrize(
     ("recipe", "model", "dollars", "note"),
     [
-        (f"data: {{{PRICE}}}", "gpt-4o", "0.0035", "0.0035 dollars in all."),
+        (f"data: {{{PRICE}}}", "gpt-4o", "0.0045", "0.0045 dollars in all."),
         ("data: {endpoint: {model: a, base_url: http://localhost:1/v1}}", "a", "none", "None of them costs anything."),
         ("data: {endpoint: {model: <b>}}", "&lt;b&gt;", "not known", "The recipe has no price for some of them."),
         ("data: [", "", "not known", "The recipe has no price for some of them."),
@@ -185,12 +185,14 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
         PaidReply("b", "1", Tokens(400, 0), True, words="Bad."),
     ]
     replies.append(PaidReply("a", None, Tokens(), False))  # revokes the first, which was counted on arrival
+    replies.append(PaidReply("d", None, Tokens(400, 0), False, sent=True))
     write_jsonl(path / "calls" / "teacher" / "replies.jsonl", replies)
     write_jsonl(path / "calls" / "teacher" / "rejected.jsonl", [RejectedCall("c", "empty", ())])
     before = {file: file.read_bytes() for file in path.rglob("*.jsonl")}
     page = page_of(path)
     assert cells(page) == ["teacher", model, "2", "1", "1", "1,400", "50", dollars]
     assert note in page
+    assert "Requests without a reply: 1" in page
     assert {file: file.read_bytes() for file in path.rglob("*.jsonl")} == before
 
 
