@@ -77,6 +77,8 @@ class ScriptedEndpoint:
     def __init__(self, port: int = 0) -> None:
         self.reply: Callable[[Chat], str] = lambda chat: "fine"  # noqa: ARG005
         self.usage: Callable[[Chat, str], dict[str, Any]] = fixed_usage
+        self.answer: Callable[[dict[str, Any]], tuple[int, Any] | None] = lambda body: None  # noqa: ARG005
+        """Answers a request's body with a status and JSON, or with the text of a stream, in place of all else."""
         self.faults: deque[str] = deque()
         self.requests: list[Request] = []
         """Requests to the chat API; those to the Files and Batches API are in ``batches``."""
@@ -261,6 +263,12 @@ class _Handler(BaseHTTPRequestHandler):
             owner.peak = max(owner.peak, owner.active)
         time.sleep(owner.latency_s)
         try:
+            if recorded := owner.answer(body):
+                status, said = recorded
+                is_stream = isinstance(said, str)
+                kind = "text/event-stream; charset=utf-8" if is_stream else "application/json"
+                self._send(status, (said if is_stream else json.dumps(said)).encode(), kind=kind)
+                return
             answer = owner.completion(body["messages"])
             if not ODD_STATUS.fullmatch(fault):
                 owner.charged.append(read_tokens(answer))
