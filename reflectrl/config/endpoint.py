@@ -56,10 +56,11 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     for folder in sorted((run / CALLS).glob("*")):
         _, section = of_role(endpoints, folder.name) or ("", {})
         price = section.get("price")
-        paid = [(reply.tokens, reply.batch) for reply in read_replies(folder)]
+        replies = [reply for reply in read_replies(folder) if reply.text is not None or reply.tokens.prompt]
+        paid = [(reply.tokens, reply.batch) for reply in replies]
         if max_cost is not None and paid and not section:
             raise InvalidInput(
-                f"a budget of {max_cost:g} USD was given for {run}, but {folder} holds {len(paid)} paid replies of a "
+                f"a budget of {max_cost:g} USD was given for {run}, but {folder} holds {len(paid)} paid calls of a "
                 "role that the recipe has no endpoint for, so their cost is unknown; name the endpoint in the recipe "
                 "again, move that folder away, or leave the budget out."
             )

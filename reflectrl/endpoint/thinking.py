@@ -42,8 +42,7 @@ _MARK = re.compile(
 def without_thinking(text: str) -> str:
     """Return the answer in a reply, without finished thinking and the known marks around it."""
     end = max((found.end() for found in _END.finditer(text)), default=0)
-    answer = _END_OF_TURN.sub("", text[end:])
-    return _AROUND.sub("", answer) if _AROUND.search(answer) else answer
+    return _AROUND.sub("", _END_OF_TURN.sub("", text[end:]))
 
 
 def mark_in(answer: str) -> str | None:

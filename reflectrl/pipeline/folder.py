@@ -43,7 +43,7 @@ from reflectrl.core.layout import (
 )
 from reflectrl.core.origin import this_origin
 from reflectrl.core.version import WRITTEN_BY, version_errors
-from reflectrl.endpoint.journal import REPLIES
+from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 
 _SECONDS = ("wall_seconds", "cpu_seconds")
@@ -278,7 +278,8 @@ class RunFolder:
         return any(name != COMPUTE and not name.startswith(BASE) for name, _ in products(self.path, stage))
 
     def _has_replies(self) -> bool:
-        return any((self.path / CALLS).glob(f"*/{REPLIES}"))
+        found = (self.path / CALLS).glob(f"*/{REPLIES}")
+        return any(reply.text is not None for file in found for reply in read_replies(file.parent))
 
     def threads(self, stage: str, count: int) -> int:
         """Return the number of torch threads that ``stage`` was begun with; a stage that begins now gets ``count``."""

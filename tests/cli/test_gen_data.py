@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Done, reflectrl
-from scripted_endpoint import Chat, ScriptedEndpoint
+from scripted_endpoint import Chat, ScriptedEndpoint, replies_in
 from warm_processes import WarmProcess, command_line
 
 KEY = "sk-not-for-any-file"
@@ -37,7 +37,7 @@ def gen_data(endpoint: ScriptedEndpoint, runs: Path, *more: str) -> Done:
 
 
 def kept(runs: Path) -> int:
-    return len((runs / "run" / "calls" / "teacher" / "replies.jsonl").read_text().splitlines())
+    return len(replies_in(runs / "run" / "calls" / "teacher"))
 
 
 def test_settings_with_which_no_reply_came_can_be_corrected(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

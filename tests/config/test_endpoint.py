@@ -83,5 +83,5 @@ def test_a_budget_is_refused_where_a_role_that_left_the_recipe_has_spent_an_unkn
     write_jsonl(tmp_path / "calls" / "eval-big" / "replies.jsonl", [PaidReply("a", "Go.", Tokens(9, 1), batch=False)])
     recipe = load_recipe("number_line/nano")
     assert open_account(recipe, tmp_path).spent == 0
-    with pytest.raises(InvalidInput, match=r"calls/eval-big holds 1 paid replies of a role that the recipe has no"):
+    with pytest.raises(InvalidInput, match=r"calls/eval-big holds 1 paid calls of a role that the recipe has no"):
         open_account(recipe, tmp_path, 5.0)

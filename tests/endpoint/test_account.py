@@ -113,9 +113,9 @@ def test_a_limit_without_a_price_or_not_above_0_is_refused_and_a_server_of_ones_
 
 
 def test_usages_add_up_and_the_summary_has_every_count() -> None:
-    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305) + Usage(calls=1, cost=1.0, lenient=6)
-    assert usage == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305, lenient=6)
-    for count in ("1,201", "30", "4", "2", "6", "90,000", "8,000", "1.3050", "1.5000"):
+    usage = Usage(1200, 30, 4, 2, 90_000, 10, 8_000, 0.305) + Usage(calls=1, cost=1.0, lenient=6, unanswered=9)
+    assert usage == Usage(1201, 30, 4, 2, 90_000, 10, 8_000, 1.305, lenient=6, unanswered=9)
+    for count in ("1,201", "30", "4", "2", "6", "9", "90,000", "8,000", "1.3050", "1.5000"):
         assert f" {count} " in f" {usage.sentence(1.5)} "
 
 

@@ -1,4 +1,4 @@
-"""What servers and models of many kinds send, recorded from their documentation and from reports about them.
+"""What servers and models of many kinds send, after their documentation and public reports about them.
 
 Each reply comes from a real HTTP server, and is read by the one client that all remote players share.
 """
