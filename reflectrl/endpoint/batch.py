@@ -188,11 +188,12 @@ class Batches:
 
     def _end(self, batch: OpenBatch) -> None:
         """Write to the journal that the calls of a batch which got no reply cost nothing."""
-        for asked in self._client.journal.batched.keys() & set(batch.calls):
-            self._client.keep_batched(asked)
+        for asked in batch.calls:
+            if asked in self._client.journal.batched:
+                self._client.keep_batched(asked)
 
     async def _download(self, file: str) -> str:
-        return (await self._client.call(lambda api: api.files.content(file))).text
+        return str((await self._client.call(lambda api: api.files.content(file))).text)
 
     def _line(self, asked: str, chat: Messages) -> tuple[str, str]:
         request = {"method": "POST", "url": "/v1/chat/completions", "body": self._client.endpoint.body(chat)}

@@ -111,8 +111,8 @@ class Endpoint:
 
         Settings that influence only the speed or the number of calls do not count; ``draw`` does if it is sampled.
         """
-        asked = [self.model, self.base_url, self.temperature, self.max_tokens, chat, draw if self.is_sampled else ""]
-        asked += shown(chat)
+        asked: list[Any] = [self.model, self.base_url, self.temperature, self.max_tokens, chat]
+        asked += [draw if self.is_sampled else "", *shown(chat)]
         asked += [self.extra_body] if self.extra_body else []
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 

@@ -166,7 +166,7 @@ def error_inside(completion: Any) -> tuple[int, str | None] | None:
 def _status(error: Any) -> int | None:
     """Return the HTTP status that an error object names."""
     values = [error.get(name) for name in ("code", "status", "status_code")] if isinstance(error, dict) else []
-    return next((int(value) for value in values if re.fullmatch("[45][0-9][0-9]", str(value))), None)
+    return next((int(str(value)) for value in values if re.fullmatch("[45][0-9][0-9]", str(value))), None)
 
 
 def read_tokens(completion: Any) -> Tokens:

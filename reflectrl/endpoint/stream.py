@@ -33,7 +33,8 @@ def _data(event: str) -> str:
 
 
 def _join(chunks: list[dict[str, Any]], *, ended: bool) -> dict[str, Any]:
-    text, refusal, finish, usage, tokens = "", "", None, None, []
+    text, refusal, finish, usage = "", "", None, None
+    tokens: list[Any] = []
     error = next((chunk["error"] for chunk in chunks if chunk.get("error")), None)
     for chunk in chunks:
         usage = chunk.get("usage") or usage
