@@ -69,7 +69,10 @@ FIELDS: Mapping[str, Kind] = {
     "EnvSection.options": "options",
     "Stage.env": "options",
     "EvalSection.env": "options",
-    **{f"{Endpoint.__name__}.{name}": "endpoint" for name in settings_fields(Endpoint)},
+    **{
+        f"Endpoint.{name}": "endpoint"
+        for name in ("model", "base_url", "azure_api_version", "api_key_env", "extra_body")
+    },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""
 
@@ -152,18 +155,13 @@ def wishes(recipe: Recipe, given: Collection[str] | None = ()) -> Iterator[Wish]
     for where, section, name, value in _values(recipe, ""):
         kind = kind_of(type(section), name)
         if isinstance(value, Endpoint):
-            if _is_asked(section, recipe):
-                yield from _of_endpoint(value)
-        elif kind is None:
-            if not _is_number(value) and value != settings_fields(type(section))[name].get_default(
-                call_default_factory=True
-            ):
-                yield Wish(f"set {where}, which is not known to be harmless")
-        elif kind == "env":
-            if given is not None and ":" in value:
-                yield Wish(f"open {value}")
-        elif kind == "options":
-            yield from () if given is None else _of_options(where, recipe.env.name, value, given)
+            yield from _of_endpoint(value) if _is_asked(section, recipe) else ()
+        elif kind is None and not _is_number(value) and value != _default(section, name):
+            yield Wish(f"set {where}, which is not known to be harmless")
+        elif kind == "env" and given is not None and ":" in value:
+            yield Wish(f"open {value}")
+        elif kind == "options" and given is not None:
+            yield from _of_options(where, recipe.env.name, value, given)
         elif value and value != "none":
             yield from _of_name(kind, section, value)
 
@@ -173,12 +171,17 @@ def kind_of(section: type, name: str) -> Kind | None:
     return next((FIELDS[key] for base in section.__mro__ if (key := f"{base.__name__}.{name}") in FIELDS), None)
 
 
+def _default(section: Any, name: str) -> Any:
+    return settings_fields(type(section))[name].get_default(call_default_factory=True)
+
+
 def _values(section: Any, where: str) -> Iterator[tuple[str, Any, str, Any]]:
-    """Yield the dotted key, section, name and value of every field, also in nested sections; endpoints are whole."""
+    """Yield the dotted key, section, name and value of every field, also in nested sections, and of every endpoint."""
     for name, field in settings_fields(type(section)).items():
         value, key = getattr(section, name), f"{where}{name}"
-        if section_of(field.annotation) in (None, Endpoint):
+        if section_of(field.annotation) is None or isinstance(value, Endpoint):
             yield key, section, name, value
+        if section_of(field.annotation) is None:
             continue
         for number, inner in enumerate(value if isinstance(value, list) else [value]):
             if inner is not None:
@@ -191,7 +194,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _of_name(kind: Kind, section: Any, value: Any) -> Iterator[Wish]:
+def _of_name(kind: Kind | None, section: Any, value: Any) -> Iterator[Wish]:
     if kind == "code":
         yield Wish(f"run Python code that came with its model {section.name}")
     elif kind == "class":
