@@ -1,6 +1,7 @@
 """``agent.json``: the description of an exported agent, which is independent of the run folder that it came from.
 
-The same folder holds ``recipe.yaml`` and the players' folders: ``policy`` and, for a local reflector, ``reflector``.
+The same folder holds ``recipe.yaml``, the policy's weights and tokenizer and, for a local reflector, its folder
+``reflector``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
-from reflectrl.core.layout import AGENT
+from reflectrl.core.layout import AGENT, POLICY, REFLECTOR, saved_player
 from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
 from reflectrl.prompts import PromptFormat
 
@@ -69,18 +70,27 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """Return the recipe with which an exported folder's players are loaded, without adapters that have been merged.
 
     The ``recipe.yaml`` on disk describes the agent's training, so it still has the adapters and a trained reflector.
+
+    Raises:
+        InvalidInput: the folder holds no policy.
+
     """
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise InvalidInput(
+            f"{folder} has no policy beside its {AGENT} (neither config.json nor adapter_config.json), as exports of "
+            "earlier versions have none; export its run again."
+        )
 
     def as_saved(section: ModelSection, role: str) -> ModelSection:
-        has_adapters = (folder / role / "adapter_config.json").is_file()
+        has_adapters = (saved_player(folder, role) / "adapter_config.json").is_file()
         return section if has_adapters else section.model_copy(update={"lora": None, "quantization": "none"})
 
-    reflector = as_saved(recipe.reflector_model or recipe.model, "reflector")
+    reflector = as_saved(recipe.reflector_model or recipe.model, REFLECTOR)
     said = recipe.players.reflector
     frozen = said.model_copy(update={"trained": False, "temperature": said.temperature_at_play})
     return recipe.model_copy(
         update={
-            "model": as_saved(recipe.model, "policy"),
+            "model": as_saved(recipe.model, POLICY),
             "reflector_model": reflector,
             "players": recipe.players.model_copy(update={"reflector": frozen}),
         }

@@ -65,6 +65,31 @@ REPORT = "report.html"
 POLICIES: Mapping[str, str] = {POLICY: "rlft", POLICY_SFT: "sft"}
 """Folders of trained policies, the last one first, with the stages that write them."""
 
+PLAYER_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "model-?????-of-?????.safetensors",
+    "model.safetensors.index.json",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "configuration_*.py",
+    "modeling_*.py",
+    "tokenization_*.py",
+)
+"""Patterns of the files of a saved model and its tokenizer, as transformers and peft name them."""
+
 _TRAJECTORIES = "trajectories"
 
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
@@ -88,6 +113,11 @@ MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_R
 """Final products of the stages, which later stages need; a stage makes a deleted one again."""
 LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
 """Folders whose files are read individually."""
+
+
+def saved_player(folder: Path, name: str) -> Path:
+    """Return where a run folder or an exported agent holds a player: the policy of an export is the folder itself."""
+    return folder if name == POLICY and (folder / AGENT).exists() else folder / name
 
 
 def sft_rows_file(kind: str) -> str:

@@ -39,6 +39,7 @@ from reflectrl.core.layout import (
     POLICY_SFT,
     RECIPE,
     checkpoints_folder,
+    saved_player,
     unfinished_file,
 )
 from reflectrl.core.origin import this_origin
@@ -132,7 +133,8 @@ class RunFolder:
             InvalidInput: it does not exist, or was damaged or exchanged.
 
         """
-        path = self.recorded(name)
+        place = saved_player(self.path, name)
+        path = place if place == self.path else self.recorded(name)
         if not path.exists():
             raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
         return path
@@ -378,7 +380,7 @@ def last_policy(recipe: Recipe, run: Path) -> str:
     """
     recorded = read_artefacts(run)
     for name in POLICIES:
-        if (run / name).is_dir() or name in recorded:
+        if saved_player(run, name).is_dir() or name in recorded:
             return name
     first = POLICIES[POLICY_SFT if recipe.sft.enabled else POLICY]
     raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")

@@ -31,7 +31,7 @@ _SPECIAL = str.maketrans(
     {**{char: f"\\{char}" for char in "\\`*_[]|~#$!"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "@": "&#64;"}
 )
 _REFLECTORS = {
-    "local": "a local model, in `reflector/`",
+    "local": "a local model, in the subfolder `reflector`",
     "remote": "a model behind a chat endpoint, which is not part of this folder",
     "expert": "the environment's own expert, which is not part of this folder",
     "self": "the policy itself",
@@ -59,11 +59,13 @@ class Card:
     policy: str
     """Exported folder of the run: ``policy``, or ``policy-sft``."""
     adapter: bool
-    """True if ``policy/`` holds an adapter."""
+    """True if the policy is an adapter."""
     base: Base | None
     """Base model; ``None`` for a base that is not on the hub."""
     notes: Sequence[str] = ()
     """Further sentences for the description."""
+    reflector_adapter: bool = False
+    """True if the reflector is an adapter."""
 
 
 def model_card(card: Card) -> str:
@@ -112,7 +114,7 @@ def _metadata(card: Card) -> dict[str, Any]:
     base, env = card.base, visible(card.agent.env)
     known = {
         "library_name": "peft" if card.adapter else "transformers",
-        "pipeline_tag": "reinforcement-learning",
+        "pipeline_tag": "text-generation",
         "tags": ["reflectrl", "reinforcement-learning", "agents", env.partition(":")[0]],
         "base_model": base and base.name,
         "base_model_relation": base and ("adapter" if card.adapter else "finetune"),
@@ -133,13 +135,27 @@ def _what(card: Card) -> Iterator[str]:
         "reflectrl by the method of Reflect-RL."
     )
     yield ""
-    yield f"- Weights: {'a LoRA adapter' if card.adapter else 'full weights'} in `policy/`, with the tokenizer"
+    yield f"- Policy, with its tokenizer: {_loaded(recipe.model, adapter=card.adapter)}"
+    if recipe.players.reflector.player == "local":
+        section = recipe.reflector_model or recipe.model
+        yield f"- Reflector: {_loaded(section, adapter=card.reflector_adapter, subfolder='reflector')}"
     revision = f", revision {card.base.revision}" if card.base and card.base.revision else ""
     yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else _elsewhere(card)}"
     supervised = "supervised fine-tuning" if recipe.sft.enabled else "no supervised fine-tuning"
     yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
     for note in card.notes:
         yield f"- {markdown(note)}"
+
+
+def _loaded(section: ModelSection, *, adapter: bool, subfolder: str = "") -> str:
+    """Describe what a player's files are and how they are loaded without reflectrl."""
+    if not adapter:
+        inside = f', subfolder="{subfolder}"' if subfolder else ""
+        return f'full weights for `AutoModelForCausalLM.from_pretrained("FOLDER"{inside})`'
+    if package_of(section.name) is not None:
+        return "a LoRA adapter for `PeftModel.from_pretrained`, on the base whose folder `reflectrl models get` prints"
+    folder = f"FOLDER/{subfolder}" if subfolder else "FOLDER"  # peft would look for the base in a subfolder, too
+    return f'a LoRA adapter for `AutoPeftModelForCausalLM.from_pretrained("{folder}")`'
 
 
 def _elsewhere(card: Card) -> str:

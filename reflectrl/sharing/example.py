@@ -27,7 +27,7 @@ import json
 
 here = Path(__file__).parent
 state = json.loads((here / "example.json").read_text(encoding="utf-8"))
-tokenizer = AutoTokenizer.from_pretrained(here / "policy")
+tokenizer = AutoTokenizer.from_pretrained(here)
 {model}
 labels = [tokenizer(state["prompt"] + label)["input_ids"][-1] for label in state["labels"]]
 logits = model(input_ids=tokenizer(state["prompt"], return_tensors="pt")["input_ids"]).logits[0, -1]
@@ -35,11 +35,11 @@ print(state["actions"][logits[labels].argmax()])
 '''
 _ADAPTER = (
     "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer",
-    'model = AutoPeftModelForCausalLM.from_pretrained(here / "policy").eval()',
+    "model = AutoPeftModelForCausalLM.from_pretrained(here).eval()",
 )
 _WEIGHTS = (
     "from transformers import AutoModelForCausalLM, AutoTokenizer",
-    'model = AutoModelForCausalLM.from_pretrained(here / "policy").eval()',
+    "model = AutoModelForCausalLM.from_pretrained(here).eval()",
 )
 _PACKAGE = (
     "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -49,7 +49,7 @@ if len(sys.argv) != 2:
 base = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 if len(tokenizer) > base.get_input_embeddings().num_embeddings:
     base.resize_token_embeddings(len(tokenizer))
-model = PeftModel.from_pretrained(base, here / "policy").eval()""",
+model = PeftModel.from_pretrained(base, here).eval()""",
 )
 """Imports, and the lines that load the policy."""
 

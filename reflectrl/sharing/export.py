@@ -1,6 +1,7 @@
 """``export_run``: a run's agent as a folder whose players load without this library.
 
-policy/  reflector/  agent.json  recipe.yaml  README.md  example.py  example.json
+the policy's weights, configuration and tokenizer  reflector/  agent.json  recipe.yaml  README.md  example.py
+example.json
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import metadata_load, try_to_load_from_cache
@@ -21,7 +23,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
-from reflectrl.core.layout import AGENT, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
+from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.core.version import version_errors
 from reflectrl.models.load import BUILTIN, load_model, save_model
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -33,8 +35,8 @@ from reflectrl.sharing.hub import is_hub_name
 from reflectrl.sharing.scrub import Scrubber
 
 _ADAPTER = "adapter_config.json"
-_WRITTEN = frozenset({POLICY, REFLECTOR, AGENT, RECIPE, "README.md", "example.py", "example.json"})
-"""Names that an export writes into its folder."""
+_WRITTEN = (*PLAYER_FILES, REFLECTOR, AGENT, RECIPE, "README.md", "example.py", "example.json")
+"""Patterns of the names that an export writes into its folder."""
 _SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
 """Suffixes of the files that are copied from a player's folder; never a pickle."""
 
@@ -74,7 +76,6 @@ def export_run(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with version_errors(run), in_one_move(out) as fresh:
-            fresh.mkdir()
             _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
     except OSError as error:
         raise WorkFailed(
@@ -90,7 +91,8 @@ def _check_place(out: Path) -> None:
         return
     if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
         raise InvalidInput(f"{out} exists and is not an export, so it is not replaced; choose another --out.")
-    if others := sorted({path.name for path in out.iterdir()} - _WRITTEN):
+    names = (path.name for path in out.iterdir())
+    if others := sorted(name for name in names if not any(fnmatchcase(name, each) for each in _WRITTEN)):
         raise InvalidInput(
             f"{out} also holds {', '.join(others[:3])}{', ...' if others[3:] else ''}, which an export would remove; "
             "move that away, or choose another --out."
@@ -117,17 +119,18 @@ class _Export:
         run_players, scrubber = RunPlayers(self.recipe, RunFolder(self.run)), self.scrubber
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
-        self._player("policy", self.policy, run_players.section("policy"))
+        self._player(self.to, self.policy, run_players.section("policy"))
         if self.recipe.players.reflector.player == "local":
             trained = self.recipe.players.reflector.trained and self.policy == POLICY
-            self._player("reflector", REFLECTOR_RLFT if trained else REFLECTOR, run_players.section("reflector"))
+            frozen = REFLECTOR_RLFT if trained else REFLECTOR
+            self._player(self.to / REFLECTOR, frozen, run_players.section("reflector"))
         reflector = self.recipe.reflector_model and run_players.section("reflector")
         decided = {"model": run_players.section("policy"), "reflector_model": reflector}
         recipe = scrubber.recipe(self.recipe.model_copy(update=decided))
         options = {**recipe.env.options, **recipe.eval.env}
         layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
         agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
-        adapter = (self.to / "policy" / _ADAPTER).is_file()
+        adapter, reflecting = ((place / _ADAPTER).is_file() for place in (self.to, self.to / REFLECTOR))
         write_agent_file(self.to, agent)
         write_text(self.to / RECIPE, dump_recipe(recipe))
         if recipe.prompt.action_mode == "enumerated":  # other policies write a thought first
@@ -135,12 +138,14 @@ class _Export:
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
         base = _base(run_players.section("policy"))
-        write_text(self.to / "README.md", model_card(Card(run, recipe, agent, self.policy, adapter, base, self.notes)))
+        card = Card(run, recipe, agent, self.policy, adapter, base, self.notes, reflector_adapter=reflecting)
+        write_text(self.to / "README.md", model_card(card))
 
-    def _player(self, role: str, name: str, section: ModelSection) -> None:
-        """Copy the player ``name`` of the run, or merge its adapter."""
+    def _player(self, place: Path, name: str, section: ModelSection) -> None:
+        """Copy the player ``name`` of the run to ``place``, a new folder, or merge its adapter."""
+        role = "policy" if place == self.to else "reflector"
         stage = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"
-        source, place = RunFolder(self.run).verified(name, stage), self.to / role
+        source = RunFolder(self.run).verified(name, stage)
         _check_weights(source)
         if (source / _ADAPTER).is_file() and (self.merge or not _is_public(section.name)):
             why = "as asked" if self.merge else f"since its base {self.scrubber.value(section.name)} is not on the hub"

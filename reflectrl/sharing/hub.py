@@ -8,9 +8,10 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import raised
+from reflectrl.core.layout import PLAYER_FILES, REFLECTOR
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_REPLACED = ["policy/*", "reflector/*", "example.py", "example.json"]
+_REPLACED = [*PLAYER_FILES, f"{REFLECTOR}/*", "example.py", "example.json"]
 """Files deleted from the repository if the folder lacks them: an old adapter would be loaded beside merged weights, and
 the example of an earlier agent would be wrong."""
 

@@ -68,7 +68,7 @@ def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
     text = model_card(card())
     assert metadata(text) == {
         "library_name": "transformers",
-        "pipeline_tag": "reinforcement-learning",
+        "pipeline_tag": "text-generation",
         "tags": ["reflectrl", "reinforcement-learning", "agents", "number_line"],
     }
     based = metadata(model_card(card(adapter=True, base=Base("owner/tiny", None, "mit"))))
@@ -96,8 +96,8 @@ def test_a_card_says_what_is_not_known_or_not_done():
     only = model_card(card("rlft=null", "eval.policies=[sft]", policy="policy-sft"))
     assert "was not done" not in only
     assert "## Curriculum" not in only
-    assert "`reflector/`" in text
-    assert "`reflector/`" not in model_card(card("players.reflector.player=remote"))
+    assert "subfolder `reflector`" in text
+    assert "subfolder" not in model_card(card("players.reflector.player=remote"))
     assert "Reflections are a model's words" in text
     assert "Reflections are a model's words" not in model_card(card("players.reflector.player=none"))
     assert "reflectrl play --run FOLDER" in text
@@ -158,6 +158,10 @@ def test_an_agent_file_is_read_as_it_was_written_and_a_damaged_one_is_refused(tm
 
 def test_merged_weights_are_loaded_without_adapters_and_adapters_with_them(tmp_path):
     recipe = load_recipe("number_line/nano", ["model.lora={r: 4}", "model.quantization=4bit"])
+    with pytest.raises(InvalidInput, match="has no policy beside its agent.json .* export its run again"):
+        exported_recipe(recipe, tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    write_agent_file(tmp_path, AGENT_FILE)
     (tmp_path / "reflector").mkdir()
     (tmp_path / "reflector" / "adapter_config.json").write_text("{}")
     loaded = exported_recipe(recipe, tmp_path)

@@ -19,7 +19,7 @@ from peft import AutoPeftModelForCausalLM
 from records import policy_prompt_of
 from run_folders import forget_digests
 from trained_runs import TrainedRuns, play_stages, small_recipe
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
@@ -74,7 +74,7 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     ours, theirs = agent.act(STATE), load_agent(folder).act(STATE)
     prompt = policy_prompt_of(agent.layout, STATE, (), ours.reflection, ours.menu).text
     assert abs(ours.decision.choice.probabilities[0] - 0.5) > 1e-3  # the distribution is not uniform
-    found = chances(folder / "policy", prompt, ours.menu.labels)
+    found = chances(folder, prompt, ours.menu.labels)
     assert found == pytest.approx(ours.decision.choice.probabilities, abs=1e-5)
     assert (theirs.reflection, theirs.menu) == (ours.reflection, ours.menu)
     assert theirs.decision.action == ours.decision.action
@@ -90,6 +90,26 @@ def test_an_export_acts_as_the_run_does_in_this_library_and_in_plain_transformer
     assert not list(folder.rglob("adapter*"))
 
 
+def test_the_players_of_an_export_load_as_its_card_says(trained, tmp_path):
+    folder = export_run(trained, tmp_path / "out")
+    card = (folder / "README.md").read_text()
+    shown = yaml.safe_load(card.split("---\n")[1])
+    assert (shown["library_name"], shown["pipeline_tag"]) == ("transformers", "text-generation")
+    players = re.findall(r'`(AutoModelForCausalLM\.from_pretrained\("FOLDER".*?\))`', card)
+    assert len(players) == 2
+    names = {"AutoModelForCausalLM": AutoModelForCausalLM}
+    for shown_call, original in zip(players, ("policy", "reflector"), strict=True):
+        model = eval(shown_call.replace("FOLDER", str(folder)), names)
+        there = AutoModelForCausalLM.from_pretrained(trained / original).state_dict()
+        assert all(torch.equal(weight, there[name]) for name, weight in model.state_dict().items())
+    text = AutoTokenizer.from_pretrained(folder, subfolder="reflector").decode([5, 6])
+    assert text == AutoTokenizer.from_pretrained(trained / "reflector").decode([5, 6])
+    state = json.loads((folder / "example.json").read_text())
+    writer = pipeline(shown["pipeline_tag"], model=str(folder))
+    [written] = writer(state["prompt"], max_new_tokens=1, do_sample=False, return_full_text=False)
+    assert written["generated_text"].strip()
+
+
 def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_path):
     thinks = ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8", "players.reflector.player=none")
     folder = export_run(trained_run(*thinks, stages=STAGES[:3]), tmp_path / "out")
@@ -103,7 +123,9 @@ def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_pa
 def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(trained, tmp_path, capsys):
     folder = export_run(trained, tmp_path / "out")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"policy", "reflector", "agent.json", "recipe.yaml", "README.md", "example.py", "example.json"}
+    saved = {path.name for path in (trained / "policy").iterdir()}
+    ours = {"reflector", "agent.json", "recipe.yaml", "README.md", "example.py", "example.json"}
+    assert names == saved | ours
     assert {path.suffix for path in folder.rglob("*.*")} <= {".json", ".safetensors", ".yaml", ".md", ".py"}
     decided = load_recipe(str(trained / "recipe.yaml"), ["model.compute=float32"])
     assert load_recipe(str(folder / "recipe.yaml")) == decided
@@ -116,7 +138,7 @@ def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(t
     assert "reflectrl" not in program
     runpy.run_path(str(folder / "example.py"))
     state = json.loads((folder / "example.json").read_text())
-    probabilities = chances(folder / "policy", state["prompt"], state["labels"])
+    probabilities = chances(folder, state["prompt"], state["labels"])
     assert len(state["actions"]) == 2
     assert capsys.readouterr().out == state["actions"][probabilities.index(max(probabilities))] + "\n"
     own = (trained / "trajectories" / "eval-rlft-local-greedy.jsonl").read_text()
@@ -141,18 +163,18 @@ def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(t
     move = agent.act(STATE)
     prompt = policy_prompt_of(agent.layout, STATE, (), None, move.menu).text
     for found in (
-        chances(folder / "policy", prompt, move.menu.labels, AutoPeftModelForCausalLM),
-        chances(merged / "policy", prompt, move.menu.labels),
+        chances(folder, prompt, move.menu.labels, AutoPeftModelForCausalLM),
+        chances(merged, prompt, move.menu.labels),
         *(load_agent(each).act(STATE).decision.choice.probabilities for each in (folder, merged)),
     ):
         assert found == pytest.approx(move.decision.choice.probabilities, abs=1e-5)
     assert len((folder / "example.py").read_text().splitlines()) <= 15
     runpy.run_path(str(folder / "example.py"))
     assert capsys.readouterr().out in ("add one\n", "subtract one\n")
-    adapter = json.loads((folder / "policy" / "adapter_config.json").read_text())
+    adapter = json.loads((folder / "adapter_config.json").read_text())
     assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("owner/tiny", commit)
     assert adapter["target_modules"] == sorted(adapter["target_modules"])
-    assert not (folder / "policy" / "README.md").exists()
+    assert (folder / "README.md").read_text().count("\n# ") == 1  # peft's own card is left out
     assert not list(merged.rglob("adapter*"))
     for each, relation, library in ((folder, "adapter", "peft"), (merged, "finetune", "transformers")):
         card = (each / "README.md").read_text()
@@ -160,10 +182,11 @@ def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(t
         assert (shown["library_name"], shown["base_model"], shown["license"]) == (library, "owner/tiny", "apache-2.0")
         assert shown["base_model_relation"] == relation
         assert commit in card
+        assert f'`{"AutoPeftModel" if each == folder else "AutoModel"}ForCausalLM.from_pretrained("FOLDER")`' in card
         assert not [name for name, content in contents(each).items() if str(tmp_path).encode() in content]
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))  # the base is not in the cache
     again = export_run(run, tmp_path / "adapter")
-    assert json.loads((again / "policy" / "adapter_config.json").read_text())["revision"] is None
+    assert json.loads((again / "adapter_config.json").read_text())["revision"] is None
 
 
 def test_nothing_private_of_the_machine_is_exported(run, tmp_path, monkeypatch):
@@ -212,7 +235,7 @@ def test_an_unfinished_run_exports_its_last_policy_and_says_so(run, tmp_path):
     shutil.rmtree(run / "trajectories")
     said: list[str] = []
     folder = export_run(run, tmp_path / "out", tell=said.append)
-    assert contents(folder / "policy")["model.safetensors"] == contents(run / "policy-sft")["model.safetensors"]
+    assert contents(folder)["model.safetensors"] == contents(run / "policy-sft")["model.safetensors"]
     card = (folder / "README.md").read_text()
     assert "RLFT" in said[0]
     assert said[0] in card
@@ -263,7 +286,8 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, t
     with pytest.raises(InvalidInput, match="export is an export"):
         export_run(folder)
     before = contents(folder)
-    (folder / "policy" / "left_over.json").write_text("{}")
+    (folder / "reflector" / "left_over.json").write_text("{}")
+    (folder / "vocab.json").write_text("{}")
     assert contents(export_run(run)) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("years of work")
@@ -318,11 +342,12 @@ def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained
     out = tmp_path / "out"
     with HubServer() as hub:
         online.setenv("HF_ENDPOINT", hub.url)
-        hub.files["me/agent"] = {"policy/adapter_config.json": b"{}", "notes.md": b"mine"}  # left by an earlier push
+        own = {"notes.md": b"mine", "data/config.json": b"{}"}
+        hub.files["me/agent"] = {"adapter_config.json": b"{}", **own}  # left by an earlier push
         done = reflectrl("export", trained, "--out", out, "--push-to-hub", "me/agent")
     assert done.code == 0, done.err
     assert done.out.splitlines() == [f"export: {out}", f"hub: {hub.url}/me/agent"]
-    assert hub.files["me/agent"] == contents(out) | {"notes.md": b"mine"}
+    assert hub.files["me/agent"] == contents(out) | own
     assert TOKEN not in done.out + done.err
     assert not [name for name, content in contents(tmp_path).items() if TOKEN.encode() in content]
 
