@@ -53,6 +53,10 @@ class EnvFailed(WorkFailed):
         return error
 
 
+class ModelFailed(WorkFailed):
+    """A model computed numbers that are not finite."""
+
+
 class EpisodeFailed(WorkFailed):
     """One episode cannot be continued; a rollout drops it and plays the others."""
 

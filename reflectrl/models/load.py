@@ -121,7 +121,7 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
             nothing of it; True lets the adapter be trained further.
 
     Raises:
-        InvalidInput: the folder is missing, or holds no such player.
+        InvalidInput: the folder is missing, holds no such player, or has weights that are not finite.
 
     """
     if not folder.is_dir():
@@ -147,8 +147,18 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
         if adapted and section.quantization == "none" and not would_be_rounded_away(model, section):
             model = model.merge_and_unload()
         model.requires_grad_(False)
+    _check_finite(folder, model)
     round_frozen(model, section)
     return LanguageModel(model, tokenizer)
+
+
+def _check_finite(folder: Path, model: PreTrainedModel | PeftModel) -> None:
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise InvalidInput(
+                f"the model in {str(folder)!r} has weights that are not finite, in {name}; its training has failed or "
+                "its file is damaged: train this player again."
+            )
 
 
 def save_model(lm: LanguageModel, folder: Path) -> None:

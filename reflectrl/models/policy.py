@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.core import Choice, Decision
+from reflectrl.core.errors import ModelFailed
 from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
@@ -148,7 +149,12 @@ class LMPolicy:
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
-        """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label)."""
+        """Sample by inverting the cumulative distribution at ``draws`` (or take the most probable label).
+
+        Raises:
+            ModelFailed: a probability of a frozen model is not finite; in training, the loss finds that.
+
+        """
         with in_eval_mode(self._model):
             return self._choose(views, self._encoder.rows([view.prompt for view in views]), draws)
 
@@ -218,6 +224,11 @@ class LMPolicy:
         one_a_view = torch.stack([distribution.entropy(), values], 1)
         found = torch.cat([distribution.probs, distribution.logits, one_a_view], 1).cpu()  # waits for the device once
         labels = distribution.probs.size(1)
+        if not found[:, :labels].isfinite().all() and not any(p.requires_grad for p in self._model.parameters()):
+            raise ModelFailed(
+                "the policy's probabilities are not finite: its weights are damaged, or too large for its precision; "
+                "load it with model.dtype=float32 and model.compute=float32, or train it again."
+            )
         probs, logprobs, (entropies, values) = found[:, :labels].double(), found[:, labels:-2], found[:, -2:].T
         cumulative = probs.cumsum(-1)
         # in double precision a draw below 1 stays below the total, so the last action is never stepped past

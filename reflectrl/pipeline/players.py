@@ -52,6 +52,7 @@ class RunPlayers(RunModels):
     def lm_policy(self, name: str) -> tuple[LanguageModel, Callable[[bool], Policy]]:
         """Return the model of a saved policy, and a function from ``greedy`` to a player with this model."""
         lm = self.load(name)
+        lm.model.requires_grad_(False)  # of a base that is not trained, too
         add_choice_head(lm.base)
         encoder, model = self.encoder(lm), self.recipe.model
         prefix_cache = prefix_cache_for(lm.base, model.max_length, "policy") if model.prefix_reuse else None

@@ -8,6 +8,7 @@ import torch
 from records import shown
 from tiny import LABELS, LAYOUT, draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
 
+from reflectrl.core.errors import ModelFailed
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.encode import action_distribution
@@ -162,3 +163,14 @@ def test_episodes_from_a_file_are_scored_as_they_were_played_with_common_actions
         scores = player.score(part)
         assert scores.logprobs.tolist() == pytest.approx([each.logprob for each in part.decisions], abs=1e-5)
         assert scores.entropies.tolist() == pytest.approx([each.entropy for each in part.decisions], abs=1e-5)
+
+
+def test_a_frozen_model_that_overflows_does_not_act_and_one_in_training_is_left_to_its_loss():
+    model = language_model("gpt2")
+    add_choice_head(model)
+    with torch.no_grad():
+        model.transformer.ln_f.weight.fill_(3e38)
+    assert len(act(model)) == len(PROMPTS)
+    model.requires_grad_(False)
+    with pytest.raises(ModelFailed, match="not finite"):
+        act(model)
