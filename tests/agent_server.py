@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
 
 import httpx2
 from fastapi.testclient import TestClient
 
 from reflectrl.pipeline.agent import Agent
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.server import make_app
+from reflectrl.serving.server import make_app, serve
 
+T = TypeVar("T")
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
 CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2, target 6.\nReflection:"}]}
@@ -20,6 +26,27 @@ def in_process(agent: Agent, bounds: Bounds | None = None, hosts: Sequence[str] 
     """Return a client of the same application in this process, where tests can delay players."""
     app = make_app(agent, bounds or Bounds(), hosts=hosts)
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+
+def while_serving(run: Path, talk: Callable[[int], T], bounds: Bounds, key: str | None = None) -> T:
+    """Serve ``run`` in this thread until ``talk``, called with the port in another one, returns; return its result."""
+    talks: list[Future[T]] = []
+
+    def talk_and_stop(port: int) -> T:
+        try:
+            return talk(port)
+        finally:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as clients:
+        serve(
+            run,
+            port=0,
+            bounds=bounds,
+            key=key,
+            ready=lambda line: talks.append(clients.submit(talk_and_stop, int(line.rpartition(":")[2]))),
+        )
+        return talks[0].result()
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:

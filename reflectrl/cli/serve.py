@@ -42,7 +42,7 @@ def serve(
         int, typer.Option("--max-body", min=1, help="Maximum size of a request body in bytes.")
     ] = Bounds.max_body,
     max_waiting: Annotated[
-        int, typer.Option("--max-waiting", min=1, max=400, help="Maximum number of pending requests.")
+        int, typer.Option("--max-waiting", min=1, help="Maximum number of pending requests.")
     ] = Bounds.max_waiting,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")
@@ -68,7 +68,7 @@ def serve(
     key = None if api_key_env is None else _key(api_key_env)
     from reflectrl.serving.server import serve as answer
 
-    bounds = Bounds(max_body, max_waiting, timeout_s)
+    bounds = Bounds(max_body, max_waiting, timeout_s=timeout_s)
     answer(
         run,
         policy=policy,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, overload
 
 from reflectrl.core import InvalidInput, Utterance
+from reflectrl.core.errors import ModelFailed
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.pipeline.agent import Agent
@@ -81,7 +82,7 @@ class Batcher:
             Busy: too many requests wait.
             TimeoutError: it took too long.
             InvalidInput: the prompt is too long for the model.
-            WorkFailed: a chat endpoint failed.
+            WorkFailed: a chat endpoint failed, or a model's numbers are not finite.
 
         """
         if self.waiting >= self._max_waiting:
@@ -108,7 +109,7 @@ class Batcher:
     def _answer(self, jobs: Sequence[tuple[Question, Future[Answer]]]) -> None:
         try:
             answers = _answers(self._agent, [question for question, _ in jobs])
-        except (InvalidInput, RejectedReply, Refused) as error:
+        except (InvalidInput, ModelFailed, RejectedReply, Refused) as error:
             if len(jobs) > 1:  # perhaps only one of them cannot be answered: the others get their answers
                 half = len(jobs) // 2
                 self._answer(jobs[:half])

@@ -1,4 +1,4 @@
-"""``Bounds``: the limits of a request to the server."""
+"""``Bounds``: the limits of requests to the server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of a request."""
+    """Limits of requests."""
 
     max_body: int = 131_072
     """Maximum size of a request body, in bytes."""
-    max_waiting: int = 64
+    max_waiting: int = 1024
     """Maximum number of pending requests."""
+    max_idle: int = 1024
+    """Number of connections that may be open besides those of pending requests."""
     timeout_s: float = 30.0
     """Seconds for a request to arrive, and then for its reply."""

@@ -42,6 +42,12 @@ def error_reply(
     return JSONResponse(reply.model_dump(), status, headers)
 
 
+def busy(*, close: bool = False) -> JSONResponse:
+    """Return the reply to a request that is one too many; ``close`` ends its connection as well."""
+    headers = {"retry-after": "1", **({"connection": "close"} if close else {})}
+    return error_reply(503, "too many requests are pending; try again in a second.", headers=headers)
+
+
 class Gate:
     """Middleware that checks host and key, limits the size and the time of a body, and hides internal errors.
 

@@ -19,20 +19,22 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from reflectrl import __version__
 from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
+from reflectrl.core.errors import ModelFailed
 from reflectrl.core.seeds import draw
 from reflectrl.core.stop import tell_user
 from reflectrl.pipeline.agent import Agent
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.prompts.views import View
 from reflectrl.serving.batcher import Batcher, Busy, Chat
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.gate import Gate, RequestRefused, error_reply
+from reflectrl.serving.gate import Gate, RequestRefused, busy, error_reply
 from reflectrl.serving.service import load_served_agent, reflector_info
 from reflectrl.serving.wire import (
     MAX_NAME_CHARS,
@@ -45,8 +47,8 @@ from reflectrl.serving.wire import (
     describe_mistakes,
 )
 
-MAX_CONNECTIONS = 500
-"""Maximum number of open connections; uvicorn refuses more of them."""
+MAX_CHARS_PER_TOKEN = 32
+"""Maximum length of the texts of a request, in characters per token of the longest prompt."""
 
 
 def serve(
@@ -91,14 +93,13 @@ def serve(
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=_prompt_protocol(bounds.timeout_s),
+                http=_prompt_protocol(bounds),
                 loop="asyncio",
                 ws="none",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
             )
         )
@@ -106,16 +107,40 @@ def serve(
             server.run(sockets=[listener])
 
 
-def _prompt_protocol(timeout_s: float) -> type[H11Protocol]:
-    """Return uvicorn's protocol that limits the size of headers; here, a connection's first ones must come in time."""
+def _prompt_protocol(bounds: Bounds) -> type[H11Protocol]:
+    """Return uvicorn's protocol that limits the size of headers; here, they must also come in time.
+
+    Of too many connections, it refuses the new ones; uvicorn's ``limit_concurrency`` would refuse all requests.
+    """
 
     class PromptProtocol(H11Protocol):
+        deadline: asyncio.TimerHandle
+
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in its base
             super().connection_made(transport)
-            self.loop.call_later(timeout_s, self._end_without_request)
+            if len(self.connections) > bounds.max_waiting + bounds.max_idle:
+                self.app = busy(close=True)
+            self._expect_request()
 
-        def _end_without_request(self) -> None:
-            if self.cycle is None:
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.deadline.cancel()
+            super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            self.deadline.cancel()
+            self._expect_request()
+            super().on_response_complete()  # which may begin the next request
+
+        def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None:  # a reply to the request whose body has ended in nonsense would come second
+                self.cycle.disconnected = True
+            super().send_400_response(msg)
+
+        def _expect_request(self) -> None:
+            self.deadline = self.loop.call_later(bounds.timeout_s, self._end_without_request, self.cycle)
+
+        def _end_without_request(self, last: RequestResponseCycle | None) -> None:
+            if self.cycle is last:
                 self.transport.close()
 
     return PromptProtocol
@@ -186,7 +211,7 @@ def make_app(
     app.get("/health")(handlers.health)
     app.post("/act")(handlers.act)
     app.get("/v1/models")(handlers.models)
-    app.post("/v1/chat/completions")(handlers.chat)
+    app.post("/v1/chat/completions", response_model=ChatReply)(handlers.chat)
     return app
 
 
@@ -198,6 +223,8 @@ class Handlers:
         self._reflector = reflector_info(agent)
         self._players = players
         self._timeout_s = timeout_s
+        recipe = agent.recipe
+        self._max_length = max(section.max_length for section in (recipe.model, recipe.reflector_model) if section)
 
     async def health(self) -> dict[str, str | int | bool]:
         """Describe the agent and the state of the server."""
@@ -216,6 +243,9 @@ class Handlers:
 
     async def act(self, request: ActRequest) -> ActReply:
         """Reflect on a state and choose an action."""
+        past = request.history[-self._agent.layout.history :]
+        texts = (request.observation, request.task, *request.actions, *request.common, *past, *request.said.values())
+        self._check_size(422, texts)
         observation = Observation(
             request.observation, tuple(request.actions), request.task, common=tuple(request.common)
         )
@@ -242,16 +272,12 @@ class Handlers:
         model = {"id": REFLECTOR, "object": "model", "created": 0, "owned_by": "reflectrl"}
         return {"object": "list", "data": [model] if self._reflector else []}
 
-    async def chat(self, request: ChatRequest) -> ChatReply:
+    async def chat(self, request: ChatRequest) -> Any:
         """Let the reflector complete a prompt of the kind it was trained on."""
         reflector, chat = self._reflector, request
         if chat.model != REFLECTOR or reflector is None:
             known = nearest(chat.model[:MAX_NAME_CHARS], [REFLECTOR] if reflector else [])
             raise RequestRefused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
-        if chat.stream or chat.n not in (None, 1):
-            raise RequestRefused(
-                400, "stream=true or another n than 1 was requested; expected one whole reply: leave both out."
-            )
         if chat.temperature not in (None, reflector.temperature):
             raise RequestRefused(
                 400,
@@ -266,13 +292,37 @@ class Handlers:
                 "request that many.",
             )
         prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
-        if not prompt:
+        if not prompt.endswith(REFLECTION_CUE):
             raise RequestRefused(
-                400, "messages has no text of a user; expected the reflector's prompt in the last one."
+                400,
+                f"the last of messages from a user does not end with {REFLECTION_CUE!r}; expected there a whole prompt "
+                "of those that the reflector was trained on, up to this cue.",
             )
+        self._check_size(400, [prompt])
         view = View(Prompt(prompt, (), ""), Observation(prompt, ()), (), {})
         words = await self._players.ask(Chat(view, draw(_seed(chat.seed), 0, "reflector")), self._timeout_s)
-        return reflector.completion(prompt, words.text, limit)
+        stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop or []
+        reply = reflector.completion(prompt, words.text, limit, stop)
+        if not chat.stream:
+            return reply
+        with_usage = chat.stream_options is not None and chat.stream_options.include_usage is True
+        return Response(reply.events(with_usage=with_usage), media_type="text/event-stream")
+
+    def _check_size(self, status: int, texts: Iterable[str]) -> None:
+        """Refuse texts of which a prompt could show only a small part: to cut them would keep the players' thread busy.
+
+        Raises:
+            RequestRefused: they are too long.
+
+        """
+        size, most = sum(map(len, texts)), MAX_CHARS_PER_TOKEN * self._max_length
+        if size > most:
+            raise RequestRefused(
+                status,
+                f"the texts have {size:,} characters, but prompts have at most {self._max_length:,} tokens; expected "
+                f"at most {most:,} characters: send shorter texts.",
+                "context_length_exceeded",
+            )
 
 
 def _seed(given: int | None) -> int:
@@ -293,9 +343,9 @@ async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, InvalidInput):  # the request was valid, so its prompt is too long
         return error_reply(unusable, str(error), "context_length_exceeded")
     if isinstance(error, WorkFailed):
-        return error_reply(502, str(error))
+        return error_reply(500 if isinstance(error, ModelFailed) else 502, str(error))
     if isinstance(error, Busy):
-        return error_reply(503, "too many requests are pending; try again in a second.", headers={"retry-after": "1"})
+        return busy()
     if isinstance(error, TimeoutError):
         return error_reply(504, "no reply within the time limit; try again later.", headers={"retry-after": "1"})
     if isinstance(error, HTTPException) and error.status_code == 400:  # JSON that is too deep, or no UTF-8

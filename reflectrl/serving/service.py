@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,11 @@ class ReflectorInfo:
     tokenizer: Any | None
     """Tokenizer of the reflector; ``None`` for a chat endpoint."""
 
-    def completion(self, prompt: str, text: str, limit: int | None) -> ChatReply:
-        """Return ``text`` as a chat completion of ``prompt``, truncated after ``limit`` tokens."""
+    def completion(self, prompt: str, text: str, limit: int | None, stop: Sequence[str]) -> ChatReply:
+        """Return ``text`` as a completion of ``prompt``, cut before each of ``stop`` and after ``limit`` tokens."""
         reason, usage = "stop", None
+        for end in stop:
+            text = text.partition(end)[0]
         if self.tokenizer is not None:
             max_tokens = min(limit or self.max_tokens, self.max_tokens)
             plain = PlainText(self.tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -32,8 +33,30 @@ def _line(given: str) -> str:
     return given
 
 
+def _something(given: str) -> str:
+    if not given:
+        raise ValueError("should not be empty")
+    return given
+
+
+def _only(*neutral: object) -> AfterValidator:
+    """Return the check of a field of OpenAI's API that may have no effect here: absent, null or a ``neutral`` value."""
+
+    def check(given: object) -> object:
+        if given is None or given in neutral:
+            return given
+        raise ValueError(f"would change the reply, which is not possible here; leave it out{_or_give(neutral)}")
+
+    return AfterValidator(check)
+
+
+def _or_give(neutral: Sequence[object]) -> str:
+    return f" or give {' or '.join(map(json.dumps, neutral))}" if neutral else ""
+
+
 Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[Text, AfterValidator(_line)]
+Stop = Annotated[Text, AfterValidator(_something)]
 
 
 class Request(BaseModel):
@@ -106,8 +129,20 @@ class ChatMessage(BaseModel):
         return self.content or ""
 
 
+class StreamOptions(Request):
+    """Contents of a streamed reply."""
+
+    include_usage: bool | None = None
+    """Send the token counts in a last event."""
+    include_obfuscation: bool | None = None
+    """Ignored."""
+
+
 class ChatRequest(Request):
-    """A chat with the reflector; the text of the last user message is its whole prompt."""
+    """A chat with the reflector; the text of the last user message is its whole prompt.
+
+    Fields of OpenAI's API with which nothing can be changed here may be absent, null or have their neutral value.
+    """
 
     model: Text
     """Always ``reflector``."""
@@ -121,12 +156,39 @@ class ChatRequest(Request):
     """Sampling temperature; only that of the run is accepted."""
     seed: int | None = None
     """Random seed for temperatures above 0."""
+    stop: Stop | list[Stop] | None = None
+    """Texts before the first of which the reflection ends."""
     stream: bool | None = None
-    """Always false."""
-    n: int | None = None
-    """Always 1."""
-    user: str | None = None
-    """Ignored."""
+    """Send the reply as server-sent events, once it is complete."""
+    stream_options: StreamOptions | None = None
+    """Contents of the events."""
+    n: Annotated[Any, _only(1)] = None
+    top_p: Annotated[Any, _only(1)] = None
+    presence_penalty: Annotated[Any, _only(0)] = None
+    frequency_penalty: Annotated[Any, _only(0)] = None
+    logit_bias: Annotated[Any, _only({})] = None
+    logprobs: Annotated[Any, _only(False)] = None
+    top_logprobs: Annotated[Any, _only(0)] = None
+    response_format: Annotated[Any, _only({"type": "text"})] = None
+    modalities: Annotated[Any, _only(["text"])] = None
+    audio: Annotated[Any, _only()] = None
+    prediction: Annotated[Any, _only()] = None
+    reasoning_effort: Annotated[Any, _only("none")] = None
+    verbosity: Annotated[Any, _only()] = None
+    web_search_options: Annotated[Any, _only()] = None
+    tools: Annotated[Any, _only([])] = None
+    tool_choice: Annotated[Any, _only("none", "auto")] = None
+    functions: Annotated[Any, _only([])] = None
+    function_call: Annotated[Any, _only("none", "auto")] = None
+    store: Annotated[Any, _only(False)] = None
+    parallel_tool_calls: Any = None
+    """Ignored, as there are no tools; so are the fields below, which say nothing about the reply."""
+    user: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
 
 
 class ChatChoice(BaseModel):
@@ -156,6 +218,21 @@ class ChatReply(BaseModel):
     choices: list[ChatChoice]
     usage: ChatUsage | None
     """Null if the reflector is a chat endpoint itself."""
+
+    def events(self, *, with_usage: bool) -> str:
+        """Return the completion as the server-sent events of a stream: its text, its end and, if asked, its usage."""
+        [choice] = self.choices
+        parts: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": choice.message, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": choice.finish_reason}]},
+        ]
+        if with_usage:
+            parts = [
+                *({**part, "usage": None} for part in parts),
+                {"choices": [], **self.model_dump(include={"usage"})},
+            ]
+        known = {**self.model_dump(include={"id", "created", "model"}), "object": "chat.completion.chunk"}
+        return "".join(f"data: {json.dumps({**known, **part})}\n\n" for part in parts) + "data: [DONE]\n\n"
 
 
 class ErrorBody(BaseModel):

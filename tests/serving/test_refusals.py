@@ -5,32 +5,42 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import httpx2
 import pytest
 from agent_server import CHAT, KEY, STATE, in_process, refusal
 
 from reflectrl.pipeline.agent import Agent
+from reflectrl.serving.bounds import Bounds
 
 pytestmark = pytest.mark.slow
 
 LONG = "1 2 " * 300
+HUGE = "far " * 25_000
 
 
 @pytest.mark.parametrize(
     ("change", "status", "fact"),
     [
-        ({"stream": True}, 400, "stream"),
-        ({"n": 2}, 400, "another n than 1"),
+        ({"n": 2}, 400, "'n' would change the reply, which is not possible here; leave it out or give 1."),
+        ({"top_p": 0.9}, 400, "'top_p' would change"),
+        ({"frequency_penalty": 0.5}, 400, "'frequency_penalty' would change"),
+        ({"logprobs": True}, 400, "'logprobs' would change"),
+        ({"tools": [{"type": "function"}], "tool_choice": "required"}, 400, 'or give "none" or "auto".'),
+        ({"response_format": {"type": "json_object"}}, 400, '{"type": "text"}'),
+        ({"audio": {"voice": "alloy"}}, 400, "leave it out."),
+        ({"stop": ""}, 400, "'stop' should not be empty"),
+        ({"top_k": 5}, 400, "'top_k' is unknown"),
         ({"temperature": 0.5}, 400, "temperature=0.5"),
         ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": "Number 2, target 6."}]}, 400, "does not end with 'Reflection:'"),
         ({"messages": [{"content": "x"}]}, 400, "'messages.0.role'"),
-        ({"messages": [{"role": "user", "content": LONG}]}, 400, "tokens"),
+        ({"messages": [{"role": "user", "content": f"{LONG}Reflection:"}]}, 400, "tokens"),
         ({"max_tokens": 0}, 400, "'max_tokens'"),
-        ({"tools": []}, 400, "'tools'"),
         ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "should be a valid string or should be a valid list"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, ".content.0.text' is missing"),
@@ -57,6 +67,38 @@ def test_an_invalid_request_is_refused(change: dict[str, Any], status: int, fact
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"observation": HUGE},
+        {"task": HUGE},
+        {"said": {"reflector": HUGE}},
+        {"actions": [f"go {HUGE}", f"stay {HUGE}"]},
+        {"history": [HUGE]},
+        {"messages": [{"role": "user", "content": f"{HUGE}Reflection:"}]},
+    ],
+)
+def test_texts_of_which_hardly_anything_would_be_shown_are_refused_before_the_players_see_them(
+    change: dict[str, Any], agent: Agent
+) -> None:
+    unasked = replace(agent, policy=Unasked(), seats=tuple(replace(seat, player=Unasked()) for seat in agent.seats))
+    path, valid, expected = ("/v1/chat/completions", CHAT, 400) if "messages" in change else ("/act", STATE, 422)
+    with in_process(unasked, Bounds(max_body=1_000_000)) as client:
+        status, sentence = refusal(client.post(path, json={**valid, **change}))
+        assert (status, "expected at most 4,096 characters" in sentence) == (expected, True)
+        many = {**STATE, "history": ["add one"] * 10_000}  # only the last of them are shown
+        assert client.post("/act", json=many).status_code == 500
+
+
+class Unasked:
+    """Player that must not be asked."""
+
+    def act(self, views: object, draws: object) -> NoReturn:  # noqa: ARG002
+        raise AssertionError("asked")
+
+    say = act
 
 
 BODIES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import signal
@@ -17,11 +18,12 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from agent_server import CHAT, KEY, STATE, in_process, refusal
+from agent_server import CHAT, KEY, STATE, in_process, refusal, while_serving
 from fastapi.testclient import TestClient
 from faulty import wait_until
 from records import chose, reflector_prompt_of, shown
 from run_folders import forget_digests
+from safetensors.torch import load_file, save_file
 from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns
 
@@ -119,6 +121,27 @@ def test_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> N
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
+def test_hundreds_of_requests_at_once_are_all_answered(url: str) -> None:
+    body = json.dumps({**STATE, "seed": 1}).encode()
+    head = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
+    request = f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+    async def ask(together: asyncio.Barrier) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        try:
+            await together.wait()
+            writer.write(request)
+            return await reader.read()
+        finally:
+            writer.close()
+
+    async def ask_all() -> list[bytes]:
+        together = asyncio.Barrier(700)
+        return await asyncio.gather(*(ask(together) for _ in range(together.parties)))
+
+    assert {answer[:13] for answer in asyncio.run(ask_all())} == {b"HTTP/1.1 200 "}
+
+
 def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: str, client: httpx2.Client) -> None:
     assert "small (policy after RLFT) on http://127.0.0.1:" in server
     health = client.get("/health").json()
@@ -156,11 +179,61 @@ def test_the_client_of_openai_talks_to_the_reflector(agent: Agent, url: str, mon
     assert short.usage is not None
     assert short.usage.completion_tokens == 1
 
+    too_long = Prompt("", (), f"{'1 2 ' * 300}Reflection:")
     monkeypatch.setenv("SERVE_KEY", KEY)  # another run reflects through it
     remote = RemoteReflector(Endpoint("reflector", f"{url}/v1", api_key_env="SERVE_KEY", max_attempts=1))
-    too_long = Prompt("", (), "1 2 " * 300)  # rejected, and not repeated
     assert [words.text for words in remote.say(shown([prompt, too_long]), [0.0] * 2)] == [said.text, ""]
-    assert remote.client.usage.calls == 2
+    assert remote.client.usage.calls == 2  # the prompt that is too long was rejected, and not repeated
+
+
+def test_what_clients_of_openai_send_by_default_changes_nothing(url: str) -> None:
+    chat: Any = CHAT["messages"]
+    neutral: dict[str, Any] = {
+        "stream": False,
+        "stream_options": None,
+        "n": 1,
+        "top_p": 1.0,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "logprobs": False,
+        "stop": None,
+        "seed": None,
+        "tools": [],
+        "tool_choice": "none",
+        "parallel_tool_calls": True,
+        "response_format": {"type": "text"},
+        "modalities": ["text"],
+        "store": False,
+        "user": "me",
+        "metadata": {"trace": "1"},
+        "service_tier": "auto",
+        "extra_body": {"max_tokens": None, "temperature": None, "reasoning_effort": None},
+    }
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as api:
+        plain = api.chat.completions.create(model="reflector", messages=chat)
+        assert api.chat.completions.create(model="reflector", messages=chat, **neutral).choices == plain.choices
+        for field in neutral:
+            api.chat.completions.create(model="reflector", messages=chat, **{field: neutral[field]})
+        said = plain.choices[0].message.content or ""
+        assert " is " in said
+        for stop in (" is ", ["!", " is "], []):
+            cut = api.chat.completions.create(model="reflector", messages=chat, stop=stop).choices[0]
+            assert (cut.message.content, cut.finish_reason) == (said.partition(" is ")[0] if stop else said, "stop")
+
+        options: Any = {"include_usage": True}
+        events = list(
+            api.chat.completions.create(model="reflector", messages=chat, stream=True, stream_options=options)
+        )
+        deltas = [choice for event in events for choice in event.choices]
+        assert "".join(each.delta.content or "" for each in deltas) == said
+        assert (deltas[0].delta.role, deltas[-1].finish_reason) == ("assistant", "stop")
+        assert [event.usage for event in events] == [None, None, plain.usage]
+        assert {event.object for event in events} == {"chat.completion.chunk"}
+        short = list(api.chat.completions.create(model="reflector", messages=chat, stream=True, max_tokens=1))
+        assert [event.choices[0].finish_reason for event in short] == [None, "length"]
+        with pytest.raises(openai.BadRequestError, match="top_p"):
+            api.chat.completions.create(model="reflector", messages=chat, stream=True, top_p=0.5)
 
 
 # ---- time and failures -----------------------------------------------------------------------------------------------
@@ -248,6 +321,39 @@ def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
     written = capsys.readouterr().err
     assert "private" not in written
     assert ("KeyError" in written) == (status == 500)
+
+
+# ---- models that are broken ------------------------------------------------------------------------------------------
+
+
+LAST_NORM = "transformer.ln_f.weight"
+
+
+def with_weights(run: Path, copy: Path, player: str, value: float) -> Path:
+    """Copy the run and set the weights of the last norm of a player."""
+    forget_digests(shutil.copytree(run, copy))
+    file = copy / player / "model.safetensors"
+    weights = load_file(file)
+    weights[LAST_NORM].fill_(value)
+    save_file(weights, file, metadata={"format": "pt"})
+    return copy
+
+
+@pytest.mark.parametrize("player", ["policy", "reflector"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_player_with_weights_that_are_no_numbers_is_not_loaded(
+    player: str, value: float, run: Path, tmp_path: Path
+) -> None:
+    there = with_weights(run, tmp_path / "run", player, value)
+    with pytest.raises(InvalidInput, match=f"{player}' has weights that are not finite, in {LAST_NORM}"):
+        load_served_agent(there)
+
+
+def test_probabilities_that_are_no_numbers_are_an_error_and_not_an_answer(run: Path, tmp_path: Path) -> None:
+    there = with_weights(run, tmp_path / "run", "policy", 3e38)
+    with in_process(load_served_agent(there)) as client:
+        status, sentence = refusal(act(client))
+    assert (status, "probabilities are not finite" in sentence) == (500, True)
 
 
 # ---- other players ---------------------------------------------------------------------------------------------------
@@ -359,6 +465,35 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
     assert "0.0.0.0" in warning
     assert "--api-key-env" in warning
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_a_connection_too_many_is_refused_alone_and_slow_or_senseless_requests_end_theirs(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    health = f"GET /health HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n\r\n".encode()
+
+    def talk(port: int) -> None:
+        def connect() -> socket.socket:
+            return socket.create_connection(("127.0.0.1", port), timeout=60)
+
+        with connect() as kept, connect() as idle, connect() as late:
+            late.sendall(health)
+            refused = b"".join(iter(lambda: late.recv(65536), b""))
+            assert refused.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: 1\r\n" in refused
+            kept.sendall(health)
+            assert kept.recv(13) == b"HTTP/1.1 200 "
+            kept.sendall(b"GET /hea")
+            assert b"HTTP" not in b"".join(iter(lambda: kept.recv(65536), b""))  # hung up on
+            assert idle.recv(1) == b""
+        for key in (f"authorization: Bearer {KEY}\r\n", ""):
+            with connect() as line:
+                chunked = f"POST /act HTTP/1.1\r\nhost: localhost\r\n{key}transfer-encoding: chunked\r\n\r\n"
+                line.sendall(f"{chunked}nonsense\r\n".encode())
+                assert line.recv(13) == b"HTTP/1.1 400 "
+
+    while_serving(run, talk, Bounds(max_waiting=1, max_idle=1, timeout_s=4), KEY)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_body_of_an_answer_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
