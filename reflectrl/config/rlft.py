@@ -241,7 +241,8 @@ class RLFTSettings:
     returns of earlier steps."""
     fallback_credit: Literal["text", "mask"] = "text"
     """Advantage of a step whose text in JSON names no legal action, so that a random one was played. text: that of the
-    played action, as in RL4VLM. mask: 0, so that only the value head learns from the step."""
+    played action, as in RL4VLM. mask: 0, also without an entropy bonus, so that only the value head learns from the
+    step's reward."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper uses no discount (1)."""
     baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
@@ -265,8 +266,9 @@ class RLFTSettings:
     """Maximum number of successful episodes of the current stage kept for replay; 0 for none."""
     replay_episodes: CountOrZero = 0
     """Number of replayed episodes per update, used as if the current policy had played them: with current values and
-    without importance weights, but only where their advantage is positive (self-imitation, Oh et al., 2018). They are
-    drawn like tasks (``task_priority``), so that tasks which the policy is forgetting return first."""
+    without importance weights, but only where their advantage is positive (self-imitation, Oh et al., 2018), and in the
+    policy's term alone. They are drawn like tasks (``task_priority``), so that tasks which the policy is forgetting
+    return first."""
     validation: Validation | None = None
     """Validation during training; absent: none, and the validation tasks are never read."""
     keep: Literal["last", "best"] = "last"

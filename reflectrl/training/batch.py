@@ -32,14 +32,10 @@ class StepSample:
     """Target of the value head: the reward-to-go, or advantage + value with GAE."""
     replayed: bool = False
     """Whether the step comes from the replay buffer."""
+    masked: bool = False
+    """Whether the policy learns nothing from the step, because its action is not the policy's."""
     reference: tuple[float, ...] = ()
     """(n,) log-probabilities of the menu's actions under the initial policy; empty without a KL term."""
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """Advantage, target, and the value and unweighted log-probability when it was sampled; 1 if it is replayed."""
-        sampled = self.decision.joint_logprob(1.0)
-        return self.advantage, self.target, self.decision.value, sampled, float(self.replayed)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -156,10 +152,10 @@ def step_samples(
     if settings.normalize_advantages:
         advantages = advantages / spread(advantages[:played])
     advantages[played:] = advantages[played:].clamp(min=0)
-    if settings.fallback_credit == "mask":
-        advantages *= torch.tensor([float(decision.choice.legal) for decision in decisions])
-    rows = zip(views, decisions, advantages.tolist(), targets.tolist(), strict=True)
-    return [StepSample(*row, replayed=number >= played) for number, row in enumerate(rows)]
+    masked = [settings.fallback_credit == "mask" and not decision.choice.legal for decision in decisions]
+    advantages[torch.tensor(masked)] = 0.0
+    rows = zip(views, decisions, advantages.tolist(), targets.tolist(), masked, strict=True)
+    return [StepSample(*row, replayed=number >= played, masked=mask) for number, (*row, mask) in enumerate(rows)]
 
 
 def advantages_by_episode(
@@ -175,6 +171,17 @@ def advantages_by_episode(
         [next(following).advantage for _ in trajectory.turns] if id(trajectory) in learned_from else []
         for trajectory in played
     ]
+
+
+def columns_of(samples: Sequence[StepSample], device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return (N,) tensors: the unweighted log-probabilities at sampling time, and arguments of ``step_losses``."""
+    names = ("advantages", "old_values", "targets", "replayed", "masked")
+    rows = [
+        (each.decision.joint_logprob(1.0), each.advantage, each.decision.value, each.target, each.replayed, each.masked)
+        for each in samples
+    ]
+    sampled, *columns = torch.tensor(rows).to(device).unbind(-1)
+    return sampled, dict(zip(names, columns, strict=True))
 
 
 def references(samples: Sequence[StepSample]) -> Tensor:

@@ -99,8 +99,14 @@ def step_losses(
     targets: Tensor,
     divergences: Tensor,
     log_ratios: Tensor | None = None,
+    replayed: Tensor | None = None,
+    masked: Tensor | None = None,
 ) -> Loss:
     """Return the weighted sum of the terms over N steps, with statistics.
+
+    Replayed steps train the policy's term alone, with a probability ratio of 1. They are successes, so in the value's
+    term they would raise the values of their states above the policy's expected return. Self-imitation (Oh et al.,
+    2018) fits ``(R - V)+`` of such steps with a small weight, which is biased the same way, if less.
 
     Args:
         terms: the terms and their coefficients.
@@ -115,8 +121,15 @@ def step_losses(
         divergences: (N,) KL divergences of the current policy from the initial policy, in nats.
         log_ratios: (N,) log-probabilities of all that was sampled, under the current policy less at sampling time,
             for ``Loss.kl``; ``logprobs - old_logprobs`` if absent, which differ where a thought's are weighted.
+        replayed: (N,) 1 for steps that an older policy played, else 0; all 0 if absent.
+        masked: (N,) 1 for steps whose action is not the policy's, which have an advantage of 0 and no entropy bonus,
+            else 0; all 0 if absent.
 
     """
+    replayed = torch.zeros_like(advantages) if replayed is None else replayed
+    masked = torch.zeros_like(advantages) if masked is None else masked
+    fresh = 1 - replayed
+    old_logprobs = torch.where(replayed > 0, logprobs.detach(), old_logprobs)
     if terms.ppo is not None:
         losses = ppo_losses(logprobs, old_logprobs, advantages, terms.ppo.epsilon)
     else:
@@ -124,15 +137,16 @@ def step_losses(
     losses = terms.policy.at(progress) * losses
     if terms.entropy is not None:
         floor = torch.inf if terms.entropy.floor is None else terms.entropy.floor
-        losses = losses - terms.entropy.at(progress) * entropies.clamp(max=floor)
+        losses = losses - terms.entropy.at(progress) * entropies.clamp(max=floor) * fresh * (1 - masked)
     if terms.value is not None:
-        losses = losses + terms.value.at(progress) * value_losses(values, old_values, targets, terms.value.clip)
+        errors = value_losses(values, old_values, targets, terms.value.clip)
+        losses = losses + terms.value.at(progress) * errors * fresh
     if terms.kl is not None:
-        losses = losses + terms.kl.at(progress) * divergences
+        losses = losses + terms.kl.at(progress) * divergences * fresh
     with torch.no_grad():
         distance = ((logprobs - old_logprobs).exp() - 1).abs()
         clipped = distance > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
         log_ratios = logprobs - old_logprobs if log_ratios is None else log_ratios
-        log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) * fresh
         kl = log_ratios.exp() - 1 - log_ratios
     return Loss(losses.sum(), clipped.sum(), kl.sum())

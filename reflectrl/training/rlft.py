@@ -42,6 +42,7 @@ from reflectrl.training.batch import (
     StepSample,
     advantages_by_episode,
     all_scored,
+    columns_of,
     gaps,
     minibatches,
     rated_alike,
@@ -346,22 +347,18 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._measures.divergences.add(samples, scores)
         if not self._measures.updates:
             self._measures.gaps += gaps(samples, played, logprobs.tolist())
-        rows = torch.tensor([(logprob, *sample.numbers) for logprob, sample in zip(played, samples, strict=True)])
-        old_logprobs, advantages, targets, old_values, sampled, replayed = rows.to(self.args.device).unbind(-1)
-        old_logprobs = torch.where(replayed > 0, logprobs.detach(), old_logprobs)  # self-imitation: the ratio is 1
+        sampled, columns = columns_of(samples, self.args.device)
         reference = references(samples).to(self.args.device)
         return step_losses(
             self.args.terms.with_entropy_coef(self.entropy_coef),
             self.state.global_step / self.args.max_steps,
             logprobs=logprobs,
-            old_logprobs=old_logprobs,
-            advantages=advantages,
+            old_logprobs=torch.tensor(played, device=self.args.device),
             entropies=scores.entropies,
             values=scores.values,
-            old_values=old_values,
-            targets=targets,
             divergences=kl_divergences(scores.menu_logprobs[:, : reference.shape[1]], reference),
-            log_ratios=(scores.logprobs + scores.thought_logprobs - sampled).detach() * (1 - replayed),
+            log_ratios=(scores.logprobs + scores.thought_logprobs - sampled).detach(),
+            **columns,
         )
 
     def optimizer_stepped(self, control: Any) -> None:

@@ -6,12 +6,14 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 from records import chose, prompts_of, turn_of
 from tiny import LAYOUT
 
-from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
+from reflectrl.config.rlft import EntropyTerm, PPOTerm, RLFTSettings, Term, Terms, ValueTerm
 from reflectrl.core import Observation, Task, Trajectory, Written
-from reflectrl.training.batch import advantages_by_episode, minibatches, scored, step_samples
+from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, scored, step_samples
+from reflectrl.training.objective import step_losses
 
 
 def episode(*steps, reflection="Go on.", task="t"):
@@ -158,6 +160,56 @@ def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_s
     assert samples(SHORT, lost, replayed=[won], baseline="batch")[:3] == alone
 
 
+def loss_of(found, terms, logprobs=None, *, entropies=None, values=None, divergences=None):
+    """Return the loss of samples under a policy with these numbers a step; as at sampling time if absent."""
+    sampled, columns = columns_of(found, torch.device("cpu"))
+    nothing = torch.zeros(len(found))
+    return step_losses(
+        terms,
+        0.0,
+        logprobs=sampled if logprobs is None else logprobs,
+        old_logprobs=sampled,
+        entropies=nothing if entropies is None else entropies,
+        values=columns["old_values"] if values is None else values,
+        divergences=nothing if divergences is None else divergences,
+        log_ratios=None if logprobs is None else (logprobs - sampled).detach(),
+        **columns,
+    )
+
+
+def one_step(won, value):
+    (played,) = episode(("Hall.", 0, float(won))).turns
+    turn = replace(played, decision=replace(played.decision, value=value))
+    return Trajectory(Task("t"), 0, (turn,), terminated=True, truncated=False, success=won)
+
+
+def test_the_value_of_a_state_is_the_success_of_the_present_policy_however_many_successes_are_replayed():
+    settings = RLFTSettings(baseline="value", terms=Terms(value=ValueTerm(0.5)), center_advantages=True)
+    value = torch.tensor(0.0, requires_grad=True)
+    head = torch.optim.SGD([value], lr=0.5)
+    for _ in range(60):
+        fresh = [one_step(number % 2 == 0, value.item()) for number in range(64)]  # success 50 %
+        replayed = [one_step(True, value.item())] * 16
+        found = step_samples(fresh, LAYOUT, settings, replayed)
+        head.zero_grad()
+        (loss_of(found, settings.terms, values=value.expand(len(found))).total / len(found)).backward()
+        head.step()
+    assert value.item() == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else():
+    terms = Terms(ppo=PPOTerm(epsilon=0.2), entropy=EntropyTerm(0.1), value=ValueTerm(0.5), kl=Term(0.1))
+    won = episode(("Hall.", 0, 2.0))  # value 0.5, so the advantage is 1.5
+    found = samples(SHORT, replayed=[won], baseline="value")
+    parts = {name: torch.full((2,), 0.4, requires_grad=True) for name in ("entropies", "values", "divergences")}
+    logprobs = torch.tensor([-0.5, -3.0], requires_grad=True)  # far from what it was when the replayed step was played
+    loss = loss_of(found, terms, logprobs, **parts)
+    loss.total.backward()
+    assert logprobs.grad.tolist() == pytest.approx([-0.5, -1.5])  # the gradient of REINFORCE
+    assert all(part.grad[0] != 0 and part.grad[1] == 0 for part in parts.values())
+    assert (loss.kl, loss.clipped) == (0.0, 0.0)
+
+
 def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():
     found = samples(SHORT, LONG, baseline="batch")
     assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
@@ -180,7 +232,7 @@ def test_each_pass_uses_every_sample_once_in_an_order_that_follows_the_generator
     assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty
 
 
-def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_loss_but_not_from_the_values():
+def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_terms_but_not_from_the_values():
     legal, illegal = LONG.turns
     choice = replace(illegal.decision.choice, written=Written("Go.", (), (), 0, legal=False))
     doubtful = replace(LONG, turns=(legal, replace(illegal, decision=replace(illegal.decision, choice=choice))))
@@ -188,3 +240,7 @@ def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_loss_but_n
         found = samples(doubtful, fallback_credit=masked)
         assert [sample.advantage for sample in found] == expected
         assert [sample.target for sample in found] == [2.0, 3.0]
+        parts = {name: torch.ones(2, requires_grad=True) for name in ("logprobs", "entropies", "values")}
+        loss_of(found, Terms(entropy=EntropyTerm(0.1), value=ValueTerm()), **parts).total.backward()
+        learns = {name: part.grad[1].item() != 0 for name, part in parts.items()}
+        assert learns == {"logprobs": masked == "text", "entropies": masked == "text", "values": True}
