@@ -32,7 +32,8 @@ class Stage:
     env: dict[str, Any] = field(default_factory=dict)
     """Environment options that differ from ``env.options`` in this stage."""
     success_threshold: Fraction | None = None
-    """Mean success rate of the last ``window`` iterations at which the stage ends early; absent: it never does."""
+    """Mean success rate on the stage's tasks in the last ``window`` iterations at which the stage ends early, whatever
+    ``task_priority`` draws; absent: it never does."""
     window: Count = 5
     """Number of iterations over which ``success_threshold`` averages."""
     replay_threshold: float | None = None
@@ -202,7 +203,8 @@ class RLFTSettings:
     """Group size: number of episodes in a row that start from the same task."""
     task_priority: Fraction = 0.0
     """Fraction of the tasks drawn in proportion to their recent failure rate (prioritized level replay, Jiang et al.,
-    2021); the others are drawn uniformly."""
+    2021); the others are drawn uniformly. Success, return and length are then weighted means, which estimate those of
+    uniformly drawn tasks; the objective has no such weights."""
     batch_size: Count | None = None
     """Number of environments that play episodes in parallel; absent: one per episode. It does not change the draws."""
     learning_rate: Positive = 2e-4

@@ -7,7 +7,7 @@ name, title and bounds from that declaration.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from statistics import fmean, pstdev
 from typing import Any
@@ -66,7 +66,8 @@ class EpisodeMeans:
     """Means over episodes, which can be averaged over processes that have equally many episodes."""
 
     success: float = metric("rollout/success", "Success rate", fraction=True, panel=True)
-    """Fraction of the episodes that succeeded."""
+    """Fraction of the episodes that succeeded; like return and length, an estimate for uniformly drawn training tasks
+    where ``rlft.task_priority`` draws others."""
     episode_return: float = metric("rollout/return", "Return", panel=True)
     """Mean undiscounted return."""
     length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
@@ -122,24 +123,34 @@ def independent_trials(trajectories: Sequence[Trajectory]) -> float:
     return min(float(episodes), max(float(tasks), rate * (1 - rate) / variance))
 
 
-def wins_and_episodes(trajectories: Iterable[Trajectory], group: str) -> tuple[int, int]:
-    """Return the number of successful episodes of a group of tasks, and the number of all its episodes."""
-    successes = [trajectory.success for trajectory in trajectories if trajectory.task.group == group]
-    return sum(successes), len(successes)
+def wins_and_episodes(
+    trajectories: Sequence[Trajectory], group: str, weights: Sequence[float] | None = None
+) -> tuple[float, float]:
+    """Return the weight of the successful episodes of a group of tasks, and of all its episodes; 1 each if absent."""
+    weighted = zip(trajectories, weights or [1.0] * len(trajectories), strict=True)
+    found = [(weight * each.success, weight) for each, weight in weighted if each.task.group == group]
+    return sum(won for won, _ in found), sum(weight for _, weight in found)
+
+
+def outcome_means(trajectories: Sequence[Trajectory], weights: Sequence[float] | None = None) -> dict[str, float]:
+    """Return success, return and length as means in which episodes count by their weights; equally if absent."""
+    return {
+        "success": fmean((t.success for t in trajectories), weights),
+        "episode_return": fmean((t.episode_return for t in trajectories), weights),
+        "length": fmean((len(t.turns) for t in trajectories), weights),
+    }
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
     """Return the metrics of a set of episodes, of which there is at least one."""
-    success = fmean(t.success for t in trajectories)
+    outcomes = outcome_means(trajectories)
     turns = [turn for t in trajectories for turn in t.turns]
-    low, high = wilson_interval(success, independent_trials(trajectories))
+    low, high = wilson_interval(outcomes["success"], independent_trials(trajectories))
     return EpisodeMetrics(
         episodes=len(trajectories),
-        success=success,
         success_low=low,
         success_high=high,
-        episode_return=fmean(t.episode_return for t in trajectories),
-        length=fmean(len(t.turns) for t in trajectories),
+        **outcomes,
         illegal=fmean(turn.illegal or not turn.decision.choice.legal for turn in turns),
         entropy=fmean(turn.decision.entropy for turn in turns),
     )

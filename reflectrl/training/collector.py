@@ -96,18 +96,23 @@ class Collector:
         return Counter(trajectory.task.group for trajectory in played if trajectory.success)
 
     def success_by_group(
-        self, stage: Stage, played: Sequence[Trajectory], gather: Callable[..., list[list[float]]]
+        self,
+        stage: Stage,
+        played: Sequence[Trajectory],
+        weights: Sequence[float] | None,
+        gather: Callable[..., list[list[float]]],
     ) -> dict[str, float]:
         """Return the success rate of each group of tasks that was played, over all processes.
 
         Args:
             stage: the stage that was played.
             played: the fresh episodes of this process.
+            weights: weights of these episodes; equal if absent.
             gather: exchanges numbers between processes; returns one list per process.
 
         """
         groups = sorted({task.group for task in stage.choose(self.envs[0]) if task.group})
-        counts = [number for group in groups for number in wins_and_episodes(played, group)]
+        counts = [number for group in groups for number in wins_and_episodes(played, group, weights)]
         totals = [sum(column) for column in zip(*gather(*counts), strict=True)]
         counted = zip(groups, totals[::2], totals[1::2], strict=True)
         return {group: wins / episodes for group, wins, episodes in counted if episodes}

@@ -24,6 +24,8 @@ class Curriculum:
         """Success rate of each iteration of the current stage so far."""
         self.failures: dict[str, float] = {}
         """Recent failure rate of each task of the stage by id, an average in which each new episode has weight 1/2."""
+        self.weights: list[float] | None = None
+        """Weights of the last episodes by which their means are those of uniformly drawn tasks; absent if equal."""
 
     @property
     def finished(self) -> bool:
@@ -45,6 +47,22 @@ class Curriculum:
             and sum(recent) / len(recent) >= stage.success_threshold
         )
         return reached or len(self.successes) >= stage.iterations
+
+    def weigh(self, played: Sequence[Trajectory], env: NatLangEnv, priority: float) -> None:
+        """Weigh episodes that ``fresh_episodes`` drew, before ``note`` changes the failure rates.
+
+        The weight of an episode is its task's uniform probability over the one with which it was drawn, so weighted
+        sums are unbiased. Means are divided by the sum of the weights, which keeps a rate within 0 and 1; that biases
+        them by less than about ``1 / ((1 - priority) * episodes)`` of their range, a fraction of their standard error.
+        The mean of the uniformly drawn episodes alone has no bias, but there may be none, and its variance is larger:
+        as if all weights were ``1 / (1 - priority)``, which is the largest that they can be.
+        """
+        self.weights = None
+        if priority:
+            tasks = self.stage.choose(env)
+            chances = zip(tasks, _chances(tasks, self.failures, priority), strict=True)
+            drawn = {task.id: chance for task, chance in chances}
+            self.weights = [1 / (len(tasks) * drawn[each.task.id]) for each in played]
 
     def note(self, played: Sequence[Trajectory]) -> None:
         """Update the failure rates with episodes; a task that was never played has the rate 1."""
@@ -102,6 +120,13 @@ def replayed_episodes(
         tasks = [episode.task for episode in left]
         drawn.append(left.pop(_draw(tasks, curriculum.failures, args.task_priority, rng)))
     return drawn
+
+
+def _chances(tasks: Sequence[Task], failures: Mapping[str, float], priority: float) -> list[float]:
+    """Return the probabilities with which ``_draw`` draws the tasks."""
+    rates = [failures.get(task.id, 1.0) for task in tasks]
+    priority, total = (priority, sum(rates)) if any(rates) else (0.0, 1.0)
+    return [(1 - priority) / len(tasks) + priority * rate / total for rate in rates]
 
 
 def _draw(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> int:

@@ -15,7 +15,7 @@ from reflectrl.models.reflecting import ReflectingPolicy
 from reflectrl.models.thinking import WritingPolicy
 from reflectrl.players import CountsMisses, Seat
 from reflectrl.rollout import episode_metrics, memory_means
-from reflectrl.rollout.metrics import rating_means
+from reflectrl.rollout.metrics import outcome_means, rating_means
 from reflectrl.rollout.thoughts import thought_means
 from reflectrl.training.batch import StepSample
 from reflectrl.training.divergences import Divergences
@@ -73,11 +73,15 @@ class Measures:
         self.learning_rate = rate
         return mean
 
-    def means(self, fresh: Sequence[Trajectory]) -> dict[str, float]:
-        """Return fields of ``Iteration`` for fresh episodes, as means on this process; NaN where unknown."""
+    def means(self, fresh: Sequence[Trajectory], weights: Sequence[float] | None) -> dict[str, float]:
+        """Return fields of ``Iteration`` for fresh episodes, as means on this process; NaN where unknown.
+
+        ``weights`` of the episodes are for success, return and length; the other fields describe what was played.
+        """
         loss, kl, clipped = (_mean(column) for column in zip(*self.updates or [(0.0,) * 3], strict=True))
         return {
             **episode_metrics(fresh).means,
+            **outcome_means(fresh, weights),
             **thought_means(fresh),
             **{"loss": loss, "kl": kl, "clipped": clipped},
             **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(self.gaps or [0.0])},

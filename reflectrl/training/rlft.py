@@ -257,6 +257,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
                 "nothing to learn from: fix the environment, then continue from the last checkpoint (the same command)."
             )
+        self.curriculum.weigh(played, self._collector.envs[0], self.args.task_priority)
         self.curriculum.note(played)
         if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
             self._collector.begin_ahead(
@@ -270,15 +271,16 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
-        local = self._measures.means(fresh)
+        stage, weights = self.curriculum.stage, self.curriculum.weights
+        local = self._measures.means(fresh, weights)
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
         self.env_steps += int(sum(steps))
         self._stop.signal = int(max(stops))  # a request on one process stops all of them
         done = Iteration(
             iteration=self.iteration,
-            success_by_group=self._collector.success_by_group(self.curriculum.stage, fresh, self._gather),
-            stage=self.curriculum.stage.name,
+            success_by_group=self._collector.success_by_group(stage, fresh, weights, self._gather),
+            stage=stage.name,
             replayed=replayed,
             learning_rate=self._measures.learning_rate,
             env_steps=self.env_steps,

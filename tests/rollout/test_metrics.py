@@ -77,3 +77,4 @@ def test_success_is_counted_by_group_of_tasks():
     played = [replace(episode(success), task=task) for success, task in zip(won, tasks, strict=True)]
     assert wins_and_episodes(played, "red") == (1, 2)
     assert wins_and_episodes(played, "blue") == (0, 1)
+    assert wins_and_episodes(played, "red", [0.5, 1.0, 2.0, 1.0]) == (0.5, 2.5)

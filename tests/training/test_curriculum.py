@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import chain
+from statistics import fmean
 
 import pytest
 from records import chose, turn_of
@@ -11,6 +12,7 @@ from tiny_rlft import config
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.rollout.metrics import outcome_means
 from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 
 
@@ -85,6 +87,30 @@ def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
     assert drawn[1.0] == pytest.approx(failed, abs=0.12)
     curriculum.note([replace(won[0], success=True)] * 9)
     assert curriculum.failures[first.id] < 0.01
+
+
+@pytest.mark.parametrize("priority", [0.0, 0.3, 0.6])
+def test_the_success_of_an_iteration_is_that_of_its_stages_tasks_whichever_were_drawn(priority, tmp_path):
+    """A policy that always solves the same half of the tasks, over 60 iterations."""
+    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    tasks = env.tasks("train")
+    solved = {task.id for task in tasks[: len(tasks) // 2]}
+    args = config(tmp_path, episodes=64, task_priority=priority)
+    means, plain = [], []
+    for iteration in range(60):
+        drawn = [each.task for each in fresh_episodes(curriculum, env, args, iteration)]
+        played = [replace(episode([1.0] * 3, success=task.id in solved), task=task) for task in drawn]
+        curriculum.weigh(played, env, priority)
+        curriculum.note(played)
+        means.append(outcome_means(played, curriculum.weights))
+        plain.append(outcome_means(played)["success"])
+    assert fmean(each["success"] for each in means) == pytest.approx(len(solved) / len(tasks), abs=0.02)
+    assert [each["length"] for each in means] == pytest.approx([3.0] * 60)  # exact if all episodes are alike
+    assert (curriculum.weights is None) == (priority == 0)
+    if priority:
+        assert fmean(plain) < 0.4
+    else:
+        assert [each["success"] for each in means] == plain
 
 
 def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(tmp_path):

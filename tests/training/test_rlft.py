@@ -21,9 +21,11 @@ from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import Seat
 from reflectrl.rollout import episode_metrics
+from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
@@ -80,14 +82,20 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_an_iteration_describes_its_fresh_episodes(straight):
-    steps = 0
+def test_an_iteration_describes_its_fresh_episodes_and_the_stages_tasks_whichever_were_drawn(straight):
+    steps, curriculum, weighted = 0, Curriculum(EVERYTHING["stages"]), False
     for number, (iteration, episodes) in enumerate(zip(straight.iterations, straight.episodes, strict=True)):
         steps += sum(len(t.turns) for t in episodes)
         assert (iteration.iteration, len(episodes), iteration.env_steps) == (number, 8, steps)
-        assert {name: getattr(iteration, name) for name in episode_metrics(episodes).means} == (
-            episode_metrics(episodes).means
-        )
+        curriculum.weigh(episodes, NumberLine(**curriculum.stage.env), EVERYTHING["task_priority"])
+        curriculum.note(episodes)
+        plain, means = episode_metrics(episodes).means, outcome_means(episodes, curriculum.weights)
+        assert {name: getattr(iteration, name) for name in plain} == {**plain, **means}
+        weighted |= plain["success"] != means["success"]
+        if curriculum.add(means["success"]):
+            curriculum.end_stage()
+    assert weighted
+    assert curriculum.finished
     assert len({t.seed for episodes in straight.episodes for t in episodes}) == 6 * 8
 
 
