@@ -17,11 +17,12 @@ from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.layout import RECIPE, sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.views import view
 from reflectrl.report.runs import read_runs
 from reflectrl.report.table import OUTDATED, print_line, print_rows
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file
+from reflectrl.rollout.turn import states_of
 
 HEADS = (
     *("policy", "mode", "split", "steps", "right", "right, taught", "right, new"),
@@ -137,10 +138,9 @@ def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, tau
     """
     env.reset(seed=episode.seed, options={"task": episode.task})
     hints = env.hints()
-    for number, turn in enumerate(episode.turns):
+    for state, turn in zip(states_of(episode), episode.turns, strict=True):
         said, wanted = _normalised(turn.reflection), _normalised(hints.reflection)
-        heard = {role: words.text for role, words in turn.said.items()}
-        prompt = view("reflector", layout, State(turn.observation, episode.actions[:number], said=heard)).prompt.text
+        prompt = view("reflector", layout, state).prompt.text
         best, action = hints.action, turn.decision.action
         env.step(action)
         hints = env.hints()

@@ -14,7 +14,7 @@ from trained_runs import TrainedRuns
 
 from reflectrl.core import Choice, Decision, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
-from reflectrl.players import ScriptedReflector, reflecting
+from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.report.reflector import ReflectorAudit, Step, audit_reflector, judged_steps, without_verdict
@@ -54,6 +54,23 @@ def test_words_are_compared_with_the_expert_s_and_actions_with_its_judgement() -
     assert [step.standing_right for step in found] == [True, True, True, False]
     assert [step.good for step in found] == [True, False, True, True]
     assert all(step.success for step in found)
+
+
+def test_a_prompt_holds_the_words_that_the_reflector_read_whenever_they_were_said() -> None:
+    env = make_env("number_line", size=8)
+    read: list[str] = []
+
+    def reflect(prompt: str) -> str:
+        read.append(prompt)
+        return "The target is higher."
+
+    planner = Seat("planner", ScriptedReflector(lambda _: "Walk to the target."))  # speaks at the start of an episode
+    seats = [planner, *reflecting(ScriptedReflector(reflect))]
+    task = next(task for task in env.split_tasks("train") if task.options["start"] + 2 < task.options["target"])
+    [played] = rollout([env], [Episode(task, 0)], policy=Script(*[UP] * 8), seats=seats, layout=LAYOUT)
+    assert len(read) == len(played.turns) > 2
+    judged = judged_steps(make_env("number_line", size=8), LAYOUT, played, frozenset(read))
+    assert all(step.taught for step in judged)
 
 
 def test_judgements_of_all_environments_are_left_out() -> None:
