@@ -1,4 +1,8 @@
-"""Rows of supervised fine-tuning as token sequences, checked, and cut exactly like the same prompts in rollouts."""
+"""Rows of supervised fine-tuning as token sequences, checked, and cut exactly like the same prompts in rollouts.
+
+A prompt is cut further where its text is longer than the player may write in a rollout (``max_new_tokens``): the model
+reads both, so it needs room for the longer one.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,7 @@ def encode_rows(
     max_new_tokens: Mapping[str, int],
     drop_long_rows: bool,
 ) -> list[list[Example]]:
-    """Encode rows; prompts that are too long are cut as in rollouts.
+    """Encode rows; prompts that are too long are cut as in rollouts, and further for a text beyond ``max_new_tokens``.
 
     Args:
         tokenizer: tokenizer of the player.
