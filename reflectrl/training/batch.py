@@ -154,8 +154,9 @@ def step_samples(
     advantages[played:] = advantages[played:].clamp(min=0)
     masked = [settings.fallback_credit == "mask" and not decision.choice.legal for decision in decisions]
     advantages[torch.tensor(masked)] = 0.0
-    rows = zip(views, decisions, advantages.tolist(), targets.tolist(), masked, strict=True)
-    return [StepSample(*row, replayed=number >= played, masked=mask) for number, (*row, mask) in enumerate(rows)]
+    replays = [number >= played for number in range(len(decisions))]
+    rows = zip(views, decisions, advantages.tolist(), targets.tolist(), replays, masked, strict=True)
+    return [StepSample(*row) for row in rows]
 
 
 def advantages_by_episode(
