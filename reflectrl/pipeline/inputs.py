@@ -30,7 +30,7 @@ _READS: Mapping[str, tuple[str, ...]] = {
     ),
     "eval": ("eval", "players.policy"),
 }
-"""The parts of the recipe that each stage reads, besides those of the stages before it."""
+"""The parts of the recipe that each stage reads, besides those of the stages before it and of ``_also_read``."""
 _NEUTRAL = (
     ".concurrency",
     ".report_to",
@@ -48,13 +48,29 @@ is computed at once, and which files are kept. They may change between a kill an
 
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
-    prefixes = [name for earlier in STAGES[: STAGES.index(stage) + 1] for name in _READS[earlier]]
-    memory = recipe.players.memory
-    if memory is not None and (memory.embedder == "self" or memory.key == "picture"):
-        prefixes.append("model")  # it embeds what the rows of gen-data show
+    done = STAGES[: STAGES.index(stage) + 1]
+    prefixes = [name for earlier in done for name in (*_READS[earlier], *_also_read(recipe, earlier))]
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
     return _relevant(read)
+
+
+def _also_read(recipe: Recipe, stage: str) -> list[str]:
+    """Return the parts of the recipe that a stage reads only because of other settings."""
+    memory, planner, reflector = recipe.players.memory, recipe.players.planner, recipe.players.reflector
+    own = recipe.reflector_model or recipe.model
+    read = []
+    if stage == "gen-data" and memory is not None and (memory.embedder == "self" or memory.key == "picture"):
+        read.append("model")  # it embeds what the rows of gen-data show
+    if stage == "gen-data" and (memory is not None or planner is not None):
+        read.append("sft.enabled")  # rows that nothing is trained on do not show their words
+    if stage == "gen-data" and own.images:
+        read.append("players.reflector.player")  # rows show pictures to any reflector but a remote one
+    if stage == "gen-data" and own.images != recipe.model.images:
+        read.append("reflector_model.images")
+    if stage == "sft" and reflector.player in ("local", "self"):
+        read.append("players.reflector.max_new_tokens")  # its prompts leave room for what it may write
+    return read
 
 
 def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
