@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from reflectrl.cli.completion import complete_run
+from reflectrl.cli.shared import AllowedHosts
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of
@@ -29,10 +30,11 @@ def serve(
         bool, typer.Option("--greedy/--sample", help="Choose the most probable action (default), or sample.")
     ] = True,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    allow_host: Annotated[
+    served_as: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", help="Additional host name that clients may use; repeatable."),
+        typer.Option("--served-as", metavar="NAME", help="Additional host name that clients may use; repeatable."),
     ] = None,
+    allow_host: AllowedHosts = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
     api_key_env: Annotated[
         str | None,
@@ -59,11 +61,10 @@ def serve(
         )
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
-    for name in allow_host or ():
+    for name in served_as or ():
         if not name or host_of(f"//{name}") != name.lower():
             raise InvalidInput(
-                f"--allow-host {name!r} was given; expected a host name without scheme and port, such as "
-                "agents.example."
+                f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
             )
     key = None if api_key_env is None else _key(api_key_env)
     from reflectrl.serving.server import serve as answer
@@ -77,7 +78,8 @@ def serve(
         port=port,
         key=key,
         bounds=bounds,
-        hosts=allow_host or (),
+        served_as=served_as or (),
+        allow_hosts=allow_host or (),
         ready=say,
     )
 

@@ -32,7 +32,7 @@ AllowedHosts = Annotated[
     typer.Option(
         "--allow-host",
         metavar="HOST",
-        help="With --run: server that the players of a folder from elsewhere may send states to; repeatable.",
+        help="Server that the players of a folder from elsewhere may send states to; repeatable.",
     ),
 ]
 

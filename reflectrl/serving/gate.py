@@ -105,7 +105,7 @@ class Gate:
             return None
         known = ", ".join(sorted(self._hosts))
         sentence = f"the header Host names {host[:60]!r}; expected {known} or an IP address"
-        return error_reply(421, f"{sentence}: use one of them, or start the server with --allow-host NAME.")
+        return error_reply(421, f"{sentence}: use one of them, or start the server with --served-as NAME.")
 
     def _unauthenticated(self, headers: Headers) -> JSONResponse | None:
         if self._key is None:

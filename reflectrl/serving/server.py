@@ -12,7 +12,7 @@ import math
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def serve(
     port: int = 8000,
     key: str | None = None,
     bounds: Bounds | None = None,
-    hosts: Sequence[str] = (),
+    served_as: Sequence[str] = (),
+    allow_hosts: Collection[str] = (),
     ready: Callable[[str], None] = tell_user,
 ) -> None:
     """Serve the agent of a run folder, or an exported one, until SIGINT or SIGTERM; from the main thread only.
@@ -73,19 +74,21 @@ def serve(
         port: port to listen on; 0 for any free one.
         key: bearer key that clients must send; ``None`` for no check.
         bounds: limits of a request.
-        hosts: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        allow_hosts: servers that the players of a folder from elsewhere may send states to.
         ready: receives a line with the agent and the address, once the server answers.
 
     Raises:
-        InvalidInput: there is no such agent, it needs the expert, or the address cannot be used.
+        InvalidInput: there is no such agent, it needs the expert, it came from elsewhere and asks for more than was
+            allowed, or the address cannot be used.
 
     """
     bounds = bounds or Bounds()
     with listen(host, port) as listener:  # first, because models take long to load
-        agent = load_served_agent(run, policy, greedy=greedy)
+        agent = load_served_agent(run, policy, greedy=greedy, allow_hosts=allow_hosts)
         address, number = listener.getsockname()[:2]
         public = not ipaddress.ip_address(address).is_loopback
-        names = {host, *hosts, *([socket.gethostname()] if public else ())}
+        names = {host, *served_as, *([socket.gethostname()] if public else ())}
         if key is None and public:
             tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"

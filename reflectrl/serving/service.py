@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,16 @@ def reflector_info(agent: Agent) -> ReflectorInfo | None:
     return ReflectorInfo(settings.endpoint.max_tokens, 1.0 if sent is None else sent, None)  # 1 is OpenAI's default
 
 
-def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = True) -> Agent:
-    """Load the agent of a run folder, or an exported one.
+def load_served_agent(
+    run: Path, policy: str | None = None, *, greedy: bool = True, allow_hosts: Collection[str] = ()
+) -> Agent:
+    """Load the agent of a run folder, or an exported one; arguments are those of ``load_agent``.
 
     Raises:
-        InvalidInput: there is no such agent, one of its players is the expert, or it reads pictures.
+        InvalidInput: as ``load_agent``; and one of its players is the expert, or it reads pictures.
 
     """
-    recipe = read_recipe(run)
+    recipe = read_recipe(run, hosts=allow_hosts, given=None)
     before_act = {"reflector": recipe.players.reflector, "planner": recipe.players.planner}
     experts = [f"players.{role}.player" for role, each in before_act.items() if each and each.player == "expert"]
     if experts:
@@ -78,7 +80,7 @@ def load_served_agent(run: Path, policy: str | None = None, *, greedy: bool = Tr
             f"{run} was trained to read pictures (model.images), but requests carry text; serve an agent that reads "
             "text, or use this one with reflectrl.load_agent."
         )
-    agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False)
+    agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False, allow_hosts=allow_hosts)
     which = "exported agent" if read_agent_file(run) else f"policy after {POLICIES[agent.name].upper()}"
     who = f"{run.resolve().name} ({which})"
     # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same

@@ -31,7 +31,7 @@ def test_an_address_or_a_key_that_cannot_be_used_is_refused(run: Path, monkeypat
         for host in ("192.0.2.1", "no such host", "127.0.0.1"):
             assert f"{host} port {port}" in refused("serve", run, "--host", host, "--port", port)
     for name in ("agents.example:8000", "http://agents.example", ""):
-        assert f"--allow-host {name!r}" in refused("serve", run, "--allow-host", name, "--port", 0)
+        assert f"--served-as {name!r}" in refused("serve", run, "--served-as", name, "--port", 0)
     for key in ("two\nlines", "schlüssel"):
         monkeypatch.setenv("SERVE_KEY", key)
         sentence = refused("serve", run, "--api-key-env", "SERVE_KEY", "--port", 0)

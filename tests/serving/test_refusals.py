@@ -158,7 +158,7 @@ def test_an_endless_request_is_refused_and_hung_up_on(key: str, status: int, url
 def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Client, agent: Agent) -> None:
     for host in ("rebound.example", "localhost.rebound.example", "127.0.0.1.rebound.example:8000", "[::1", ""):
         status, sentence = refusal(client.get("/health", headers={"host": host}))
-        assert (status, "--allow-host" in sentence) == (421, True)
+        assert (status, "--served-as" in sentence) == (421, True)
     for host in ("localhost", "LOCALHOST:1234", "127.0.0.1", "[::1]:8000", "10.1.2.3"):
         assert client.get("/health", headers={"host": host}).status_code == 200
     nameless = over_a_socket(url, f"GET /health HTTP/1.0\nauthorization: Bearer {KEY}")
