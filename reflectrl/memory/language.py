@@ -21,6 +21,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
 from reflectrl.memory.embedders import Embedder, HashingEmbedder, Vectors
+from reflectrl.models.files import checked
 from reflectrl.models.load import no_progress_bars
 from reflectrl.models.packages import download_wheel, lock_in_cache
 
@@ -90,9 +91,12 @@ def minilm(name: str = MINILM) -> HiddenStates:
     """
     folder = _folder(name)
     try:
+        found = checked(folder, weights=True)
         with no_progress_bars():
-            model = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModel.from_pretrained(**found, dtype=torch.float32, use_safetensors=True)
+            tokenizer = AutoTokenizer.from_pretrained(**found)
+    except InvalidInput:
+        raise
     except (OSError, ValueError) as error:
         raise InvalidInput(
             f"the embedder {name!r} cannot be loaded ({first_line(error).rstrip('.')}); expected a package, a name of "

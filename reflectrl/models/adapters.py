@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.text import first_line
+from reflectrl.models.files import check_adapter
 
 if TYPE_CHECKING:  # imported only where there is an adapter, because the import takes seconds
     from peft import PeftModel
@@ -156,11 +157,12 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
     """Wrap ``model`` with the adapter saved in ``folder``.
 
     Raises:
-        InvalidInput: the adapter belongs to another base.
+        InvalidInput: the adapter belongs to another base, or ``check_adapter`` refuses it.
 
     """
     from peft import PeftModel
 
+    check_adapter(folder)
     try:
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")

@@ -39,10 +39,11 @@ from reflectrl.models.adapters import (
     quantization_config,
     would_be_rounded_away,
 )
+from reflectrl.models.files import ADAPTER_CONFIG, check_folder, check_no_adapter, checked
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
-from reflectrl.models.tokenizer import add_label_tokens, label_ids
+from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids
 
 if TYPE_CHECKING:  # see adapters.py
     from peft import PeftModel
@@ -127,12 +128,13 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or fix the path.")
     _warn_of_code(str(folder), section)
-    adapted = (folder / "adapter_config.json").is_file()
+    check_folder(folder)
+    adapted = (folder / ADAPTER_CONFIG).is_file()
     base = _base_of(folder, section) if adapted else str(folder)
     _check_folder(local_name(base))
     if section.lora is not None and not adapted:
         raise InvalidInput(
-            f"{str(folder)!r} holds no adapter (adapter_config.json) but the recipe sets model.lora; expected a player "
+            f"{str(folder)!r} holds no adapter ({ADAPTER_CONFIG}) but the recipe sets model.lora; expected a player "
             "trained with adapters: train it again, or set model.lora=null."
         )
     processor, tokenizer = load_processor(str(folder), section)
@@ -205,7 +207,7 @@ def load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTok
         )
     kind, what = (AutoProcessor, "processor") if section.images else (AutoTokenizer, "tokenizer")
     with _loading(name, what):
-        processor = kind.from_pretrained(local_name(name), trust_remote_code=section.trust_remote_code)
+        processor = kind.from_pretrained(**checked(name), trust_remote_code=section.trust_remote_code)
     if section.images and not hasattr(processor, "image_processor"):
         raise InvalidInput(
             f"{name!r} has no processor of images that loads here, as model.images=true needs; set model.images=false "
@@ -217,6 +219,7 @@ def load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTok
         raise InvalidInput(f"the tokenizer of {name!r} has no end-of-text token, so a reflection could not end.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    end_with_text(tokenizer)
     return processor, tokenizer
 
 
@@ -230,7 +233,7 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
     """
     with _loading(name, "model"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(
-            local_name(name), trust_remote_code=section.trust_remote_code
+            **checked(name), trust_remote_code=section.trust_remote_code
         )
     of_images, of_text = (type(config) in each for each in (AutoModelForImageTextToText._model_mapping, _TEXT_MODELS))
     if section.images and not of_images:
@@ -254,7 +257,7 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
         config = read_config(name, section)
         kind = AutoModelForImageTextToText if section.images else AutoModelForCausalLM
         model, report = kind.from_pretrained(
-            local_name(name),
+            **checked(name, weights=True),
             config=config,
             dtype=getattr(torch, section.dtype),
             attn_implementation=section.attn_implementation,
@@ -286,8 +289,8 @@ def _check_folder(name: str) -> None:
         raise InvalidInput(f"{BUILTIN!r} has no weights before reflectrl.models.builtin.make_base has written them.")
     if not folder.is_dir():
         return
-    if (folder / "adapter_config.json").is_file():
-        raise InvalidInput(f"{name!r} holds an adapter, not a model; set model.name to the base it was trained on.")
+    check_folder(folder)
+    check_no_adapter(folder, name)
     if not (folder / "config.json").is_file():
         raise InvalidInput(f"the folder {name!r} has no config.json; expected a transformers model folder.")
     if not any(folder.glob("*.safetensors")):

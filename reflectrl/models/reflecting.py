@@ -23,6 +23,7 @@ from reflectrl.core.files import in_one_move
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.files import check_adapter
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.policy import LMPolicy, Part, Scores, parts
 from reflectrl.models.thinking import ThinkingPolicy, having_written, text_of
@@ -36,7 +37,13 @@ REFLECTING = "reflector"
 
 
 def add_reflector(lm: LanguageModel, folder: Path) -> None:
-    """Add a reflector's adapter, saved in ``folder``, to a policy's, on the base that both were trained on."""
+    """Add a reflector's adapter, saved in ``folder``, to a policy's, on the base that both were trained on.
+
+    Raises:
+        InvalidInput: as ``check_adapter`` does.
+
+    """
+    check_adapter(folder)
     lm.model.load_adapter(str(folder), adapter_name=REFLECTING, is_trainable=True)
     _activate(lm.model, ACTING)
 

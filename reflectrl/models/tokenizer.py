@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from reflectrl.core import InvalidInput
@@ -72,6 +72,47 @@ def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) 
 def are_added(labels: Sequence[str]) -> bool:
     """Return whether ``labels`` are of the kind "added"."""
     return len(labels) > 0 and tuple(labels) == label_names("added", len(labels))
+
+
+def end_with_text(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make ``tokenizer`` append no token to a text, as those with ``add_eos_token`` do; what it puts before one stays.
+
+    After a token that ends the text, a model has nothing to answer.
+
+    Raises:
+        InvalidInput: a tokenizer in Python that appends a token.
+
+    """
+    before, after = _around(tokenizer)
+    if not after:
+        return
+    if getattr(tokenizer, "add_eos_token", False):
+        tokenizer.add_eos_token = False  # which also resets what is put before a text
+    if hasattr(tokenizer, "backend_tokenizer"):
+        names = tokenizer.convert_ids_to_tokens(before)
+        # a template cannot hold every name
+        names = [
+            str(number) if ":" in name or "$" in name else name for name, number in zip(names, before, strict=True)
+        ]
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*(f"{name}:0" for name in names), "$A:0"], special_tokens=[*zip(names, before, strict=True)]
+        )
+    if _around(tokenizer) != (before, []):
+        raise InvalidInput(
+            f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} appends "
+            f"{tokenizer.convert_ids_to_tokens(after)} to each text, after which nothing can be answered, and cannot "
+            "be told not to; choose another model."
+        )
+
+
+def _around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Return the ids of the tokens that ``tokenizer`` puts before and after a text."""
+    whole = list(tokenizer(ACTION_CUE)["input_ids"])
+    text = list(tokenizer(ACTION_CUE, add_special_tokens=False)["input_ids"])
+    for at in range(len(whole) - len(text) + 1):
+        if whole[at : at + len(text)] == text:
+            return whole[:at], whole[at + len(text) :]
+    return [], []
 
 
 def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:

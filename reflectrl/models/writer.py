@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
@@ -30,6 +31,19 @@ class SamplerProcessor(LogitsProcessor):
         chosen = self._sampler.choose(scores, places)
         self._written += 1
         return torch.full_like(scores, -torch.inf).scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], 0.0)
+
+
+@contextmanager
+def _without_settings(model: Any) -> Iterator[None]:
+    """Take away the model's own ``generation_config``, from which ``generate`` would complete any that it is given.
+
+    Its penalties and suppressed tokens would change what texts are sampled from, but not what they are scored with.
+    """
+    theirs, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = theirs
 
 
 class Writer:
@@ -90,17 +104,21 @@ class Writer:
         width = max(len(row) for row in batch)
         device, pictures = self._model.device, getattr(self._base, "pictures", None)
         ids = torch.tensor([[self._pad] * (width - len(row)) + [*row] for row in batch], device=device)
-        written = self._model.generate(
-            **({"input_ids": ids} if pictures is None else pictures.inputs(ids, self._base.dtype)),
-            attention_mask=torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device),
-            logits_processor=LogitsProcessorList([SamplerProcessor(sampler, first)]),
+        settings = GenerationConfig(
             max_new_tokens=self.max_new_tokens,
             do_sample=False,
             num_beams=1,
-            # the model's own default would count padding, so that the result depended on the rest of the batch
-            repetition_penalty=1.0,
             eos_token_id=sorted(self._ends),
             pad_token_id=self._pad,
-        )[:, width:].tolist()
+        )
+        with _without_settings(self._base):
+            written = self._base.generate(
+                **({"input_ids": ids} if pictures is None else pictures.inputs(ids, self._base.dtype)),
+                attention_mask=torch.tensor(
+                    [[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device
+                ),
+                logits_processor=LogitsProcessorList([SamplerProcessor(sampler, first)]),
+                generation_config=settings,
+            )[:, width:].tolist()
         stops = [next((at for at, token in enumerate(ids) if token in self._ends), len(ids)) for ids in written]
         return [ids[:stop] for ids, stop in zip(written, stops, strict=True)]

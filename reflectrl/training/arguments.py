@@ -24,7 +24,7 @@ from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy, reflects
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.thinking import writing_policy
-from reflectrl.models.tokenizer import label_ids
+from reflectrl.models.tokenizer import end_with_text, label_ids
 from reflectrl.players import Player, Seat, check_roles
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
@@ -64,6 +64,7 @@ def language_model(
         read_pictures(loaded.base, Pictures(processor, loaded.base.config, loaded.base.name_or_path))
     else:
         loaded = LanguageModel(model, tokenizer)
+    end_with_text(loaded.tokenizer)
     context = getattr(loaded.base.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and context < max_length:
         raise InvalidInput(f"the model reads {context} tokens, but max_length={max_length}; set max_length={context}.")
