@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,32 @@ def quantized(architecture: str, folder: Path, bits: int, **options: Any) -> Pre
     )
     model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
     prepare_quantized(model)
+    return model
+
+
+GENERATION: dict[str, dict[str, Any]] = {
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 1},
+    "repetition_penalty": {"repetition_penalty": 5.0},
+    "suppress_tokens": {"suppress_tokens": list(range(100, 320))},
+    "begin_suppress_tokens": {"begin_suppress_tokens": list(range(100, 320))},
+    "bad_words_ids": {"bad_words_ids": [[number] for number in range(100, 320)]},
+    "sequence_bias": {"sequence_bias": [[[number], -30.0] for number in range(100, 320)]},
+    "forced tokens": {"forced_bos_token_id": 40, "forced_eos_token_id": 41},
+    "lengths": {"min_new_tokens": 8, "min_length": 100, "max_length": 2, "max_time": 1e-9},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 5.0)},
+    "sampling": {"do_sample": True, "temperature": 9.0, "top_k": 1, "top_p": 0.1, "min_p": 0.9, "typical_p": 0.1},
+    "beams": {"num_beams": 3, "length_penalty": 5.0, "num_return_sequences": 2},
+    "guidance_scale": {"guidance_scale": 9.0},
+    "ends": {"eos_token_id": list(range(100, 320)), "pad_token_id": 7, "stop_strings": ["e"]},
+    "outputs": {"return_dict_in_generate": True, "output_scores": True, "use_cache": False},
+}
+"""Settings that a model's ``generation_config`` may have; each would change what ``generate`` writes or returns."""
+
+
+def asking_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> PreTrainedModel:
+    """Give a model settings of its own for generating text."""
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
     return model
 
 

@@ -1,4 +1,4 @@
-"""What is read of a model: regular files inside its folder, weights in safetensors, texts and tokenizers with bounds."""
+"""What is read of a model: regular files inside its folder, weights in safetensors, bounded texts and tokenizers."""
 
 import base64
 import json
@@ -286,7 +286,12 @@ def test_a_model_of_the_hub_is_refused_for_what_its_files_name(cached, tmp_path,
         (snapshot / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "other/base"}')
     else:
         link(snapshot / "tokenizer.json", tmp_path / "outside.safetensors")
-    facts = {"pickle": "the weights 'a.bin'", "outside": "outside of", "adapter": "holds an adapter", "link": "a link to"}
+    facts = {
+        "pickle": "the weights 'a.bin'",
+        "outside": "outside of",
+        "adapter": "holds an adapter",
+        "link": "a link to",
+    }
     with pytest.raises(InvalidInput, match=facts[case]):
         new_model(section, labels=LABELS, seed=0)
 

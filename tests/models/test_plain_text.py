@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 from records import policy_prompt_of
+from tiny_models import save_tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizerFast
 
-from reflectrl.core import Observation
+from reflectrl.core import InvalidInput, Observation
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.load import check_labels, new_model, save_model
 from reflectrl.models.plain_text import PlainText
-from reflectrl.models.tokenizer import add_label_tokens, label_ids, train_tokenizer
+from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids, train_tokenizer
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.training.sft_examples import encode_rows
 
@@ -194,3 +196,99 @@ def test_with_labels_of_other_kinds_no_token_is_special():
     assert special(tokenizer, PlainText(tokenizer).prompt(prompt(text=EVERYWHERE, kind="numbers"))) == []
     ordinary = prompt(text="Take 10, 11 and 100.", common=("cd lib",), kind="numbers")
     assert PlainText(tokenizer).prompt(ordinary) == tokenizer(ordinary.text)["input_ids"]
+
+
+# ---- tokenizers that append a token to each text ---------------------------------------------------------------------
+
+
+def by_template(made, begin, end):
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        [*(f"{name}:0" for name, _ in begin), "$A:0", f"{end[0]}:0"], special_tokens=[*begin, end]
+    )
+
+
+def by_setting(made, begin, _):
+    made.add_bos_token, made.add_eos_token = bool(begin), True
+
+
+def like_roberta(made, begin, end):
+    made.backend_tokenizer.post_processor = processors.RobertaProcessing(end, begin[0], False, False)
+
+
+def after_bytes(made, begin, end):
+    by_template(made, begin, end)
+    both = [processors.ByteLevel(trim_offsets=False), made.backend_tokenizer.post_processor]
+    made.backend_tokenizer.post_processor = processors.Sequence(both)
+
+
+@pytest.mark.parametrize("append", [by_template, by_setting, like_roberta, after_bytes])
+def test_a_token_that_is_appended_to_each_text_is_dropped_and_those_before_it_stay(tokenizer, append):
+    plain, ids = PlainText(tokenizer), label_ids(tokenizer, ADDED)
+    expected = [plain.prompt(each) for each in PLACES.values()]
+    begun = tokenizer("")["input_ids"]
+    begin = [*zip(tokenizer.convert_ids_to_tokens(begun), begun, strict=True)]
+    if append is like_roberta and not begin:
+        pytest.skip("it puts a token before each text, as the built-in tokenizer does not")
+    append(tokenizer, begin, (tokenizer.eos_token, tokenizer.eos_token_id))
+    assert tokenizer("Action:")["input_ids"][-1] == tokenizer.eos_token_id
+    end_with_text(tokenizer)
+    assert tokenizer("")["input_ids"] == begun
+    assert [PlainText(tokenizer).prompt(each) for each in PLACES.values()] == expected
+    assert label_ids(tokenizer, ADDED) == ids
+
+
+@pytest.mark.parametrize("name", ["<s>", "<a:b>", "$a"])
+def test_a_tokenizer_that_appends_nothing_is_left_as_it_is_and_any_name_may_stand_before_a_text(name):
+    made = byte_level()
+    before = made.backend_tokenizer.to_str()
+    end_with_text(made)
+    assert made.backend_tokenizer.to_str() == before
+    made.add_special_tokens({"bos_token": name})
+    number = made.convert_tokens_to_ids(name)
+    made.backend_tokenizer.post_processor = processors.RobertaProcessing(
+        (made.eos_token, made.eos_token_id), (name, number), False, False
+    )
+    end_with_text(made)
+    assert made("")["input_ids"] == [number]
+
+
+class Spelled(PreTrainedTokenizer):
+    """A tokenizer in Python, with a token a letter, that appends the end of a text."""
+
+    vocab_size = 128
+
+    def _tokenize(self, text):
+        return [*text]
+
+    def _convert_token_to_id(self, token):
+        return ord(token)
+
+    def _convert_id_to_token(self, index):
+        return chr(index)
+
+    def get_vocab(self):
+        return {chr(number): number for number in range(128)}
+
+    def build_inputs_with_special_tokens(self, first, second=None):  # noqa: ARG002
+        return [*first, self.eos_token_id]
+
+
+def test_a_tokenizer_in_python_that_appends_a_token_is_refused_in_one_sentence():
+    with pytest.raises(InvalidInput, match=r"appends \['</s>'\] to each text"):
+        end_with_text(Spelled(eos_token="</s>"))
+
+
+def test_a_base_whose_tokenizer_appends_a_token_is_loaded_and_saved_without_it(tmp_path):
+    section = save_tiny("gpt2", tmp_path / "base")
+    base = AutoTokenizer.from_pretrained(section.name)
+    bare = base("Action:")["input_ids"]
+    base.add_eos_token = True
+    base.save_pretrained(section.name)
+    assert AutoTokenizer.from_pretrained(section.name)("Action:")["input_ids"] == [*bare, base.eos_token_id]
+    check_labels(section, labels("numbers", 4))
+    lm = new_model(section, labels=labels("numbers", 4), seed=0)
+    save_model(lm, tmp_path / "player")
+    for each in (lm.tokenizer, AutoTokenizer.from_pretrained(tmp_path / "player")):
+        assert each("Action:")["input_ids"] == bare
+    lines = prompt(kind="numbers")
+    assert PlainText(lm.tokenizer).prompt(replace(lines, menu=None))[-1] != base.eos_token_id

@@ -8,8 +8,10 @@ import torch
 from records import reflector_prompt_of, shown
 from tiny import (
     ACTIONS,
+    GENERATION,
     LAYOUT,
     MAX_LENGTH,
+    asking_for,
     draws,
     encoder,
     gpt2,
@@ -75,13 +77,21 @@ def in_any_batch(model, **options):
 def test_greedy_says_what_generate_says_one_by_one_in_any_batch(architecture):
     model = language_model(architecture)
     expected = [generated(model, prompt) for prompt in PROMPTS]
-    model.generation_config.repetition_penalty = 5.0  # it would count padding
     said = in_any_batch(model)
     assert [words.text for words in said] == [text_of(ids) for ids in expected]
     assert len({words.text for words in said}) > 1
     short = say(model, max_new_tokens=5)
     assert [words.text for words in short] == [text_of(ids[:5]) for ids in expected]
     assert max(words.tokens for words in short) == 5
+
+
+@pytest.mark.parametrize("setting", GENERATION)
+def test_the_settings_of_a_model_for_generating_do_not_change_its_words(setting):
+    for temperature in (0.0, 1.0):
+        words = say(language_model("gpt2", seed=4), temperature=temperature)
+        model = asking_for(language_model("gpt2", seed=4), GENERATION[setting])
+        assert say(model, temperature=temperature) == words
+        assert say(model, temperature=temperature, prefix_cache=prefix_cache()) == words
 
 
 @pytest.mark.slow

@@ -5,7 +5,18 @@ from collections import Counter
 import pytest
 import torch
 from records import shown
-from tiny import draws, encoder, gpt2, language_model, policy_prompt, prefix_cache, shaken, tokenizer
+from tiny import (
+    GENERATION,
+    asking_for,
+    draws,
+    encoder,
+    gpt2,
+    language_model,
+    policy_prompt,
+    prefix_cache,
+    shaken,
+    tokenizer,
+)
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE, Unigram, WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -61,6 +72,18 @@ def test_what_was_sampled_is_scored_with_its_probability_after_its_own_prompt_on
     assert not torch.allclose(scored(policy, others, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
     hotter = policy_of(mode, policy._model, temperature=1.0)
     assert not torch.allclose(scored(hotter, PROMPTS, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
+
+
+@pytest.mark.parametrize("setting", GENERATION)
+def test_the_settings_of_a_model_for_generating_change_neither_what_is_sampled_nor_its_probability(setting):
+    expected = policy_of("thought_choice", model_of(), temperature=1.0).act(shown(PROMPTS), draws(6))
+    for cache in (None, prefix_cache()):
+        model = asking_for(model_of(), GENERATION[setting])
+        policy = policy_of("thought_choice", model, temperature=1.0, prefix_cache=cache)
+        decisions = policy.act(shown(PROMPTS), draws(6))
+        assert torch.allclose(scored(policy, PROMPTS, decisions), played(decisions), atol=1e-4)
+        assert [each.choice.written.ids for each in decisions] == [each.choice.written.ids for each in expected]
+        assert vars(model.generation_config).items() >= GENERATION[setting].items()  # still the model's own
 
 
 def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
