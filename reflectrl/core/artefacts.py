@@ -28,7 +28,7 @@ class Digest:
 
 
 def digest(path: Path) -> Digest:
-    """Return the digest of a file or folder."""
+    """Return the digest of a file or folder; raises ``OSError`` for anything else in it."""
     if not path.is_dir():
         with open_regular(path) as file:
             return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

@@ -19,6 +19,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -277,7 +278,9 @@ def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokeniz
     if len(tokenizer) > model.get_input_embeddings().weight.size(0):
         model.resize_token_embeddings(len(tokenizer))
     prepare_quantized(model)
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    # nothing of its own for generating, which players ignore, and which transformers refuses to save if it is unusual
+    ends = {name: getattr(model.generation_config, name) for name in ("bos_token_id", "eos_token_id")}
+    model.generation_config = GenerationConfig(**ends, pad_token_id=tokenizer.pad_token_id)
     adopt_kernels(model, section)
     return model
 

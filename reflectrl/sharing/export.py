@@ -25,6 +25,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.core.version import version_errors
+from reflectrl.models.files import check_folder
 from reflectrl.models.load import BUILTIN, load_model, save_model
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
@@ -186,6 +187,7 @@ def _is_public(name: str) -> bool:
 
 def _check_weights(folder: Path) -> None:
     """Check that a folder holds a complete player."""
+    check_folder(folder)
     weights = sorted(folder.glob("*.safetensors"))
     try:
         if not weights or not any((folder / name).is_file() for name in (_ADAPTER, "config.json")):

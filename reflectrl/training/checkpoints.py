@@ -32,6 +32,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import fresh_place, in_one_move, open_regular
 from reflectrl.core.jsonl import decode, encode, read_json
 from reflectrl.core.text import first_line
+from reflectrl.models.files import check_file
 from reflectrl.models.load import no_progress_bars
 
 MANIFEST = "checkpoint.json"
@@ -92,6 +93,7 @@ def _fault(folder: Path) -> str | None:
             path = folder / file.name
             if path.stat().st_size != file.size:
                 return f"{path} has {path.stat().st_size} bytes instead of {file.size}"
+            check_file(path, folder)
             if _digest(path) != file.sha256:
                 return f"{path} does not hold the bytes that were written"
     except OSError as error:

@@ -194,6 +194,16 @@ def test_an_adapter_on_the_builtin_base_is_found_again_after_its_run_was_moved(t
     assert torch.equal(logits(load_model(tmp_path / "moved" / "policy", recipe, trainable=True)), logits(lm))
 
 
+def test_the_settings_of_a_base_for_generating_are_neither_kept_nor_in_the_way_of_saving(tmp_path):
+    section = save_tiny("gpt2", tmp_path / "base")
+    unusual = {"temperature": 0.6, "no_repeat_ngram_size": 2, "eos_token_id": [1, 2]}  # a temperature for greedy texts
+    (tmp_path / "base" / "generation_config.json").write_text(json.dumps(unusual))
+    save_model(new_model(section, labels=LABELS, seed=0), tmp_path / "player")
+    saved = json.loads((tmp_path / "player" / "generation_config.json").read_text())
+    assert saved.keys() == {"eos_token_id", "pad_token_id", "transformers_version"}
+    assert saved["eos_token_id"] == [1, 2]
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 

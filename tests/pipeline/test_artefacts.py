@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -69,6 +70,15 @@ def test_a_stage_refuses_a_file_that_is_not_what_an_earlier_stage_wrote(
     damage(run / name)
     with pytest.raises(InvalidInput, match=f"{name} .*'{made_by}'"):
         play_stages(small_recipe(), run, stage)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for(run: Path) -> None:
+    for folder in ("policy", "reflector"):
+        (run / folder / "model.safetensors").unlink()
+        os.mkfifo(run / folder / "model.safetensors")
+    for read in (load_agent, export_run):
+        with pytest.raises(InvalidInput, match="model.safetensors is no regular file"):
+            read(run)
 
 
 def report(run: Path) -> object:
