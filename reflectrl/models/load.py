@@ -297,10 +297,7 @@ def _check_folder(name: str) -> None:
     if not (folder / "config.json").is_file():
         raise InvalidInput(f"the folder {name!r} has no config.json; expected a transformers model folder.")
     if not any(folder.glob("*.safetensors")):
-        raise InvalidInput(
-            f"the folder {name!r} has no *.safetensors weights (pickled .bin files can run code and are not read); "
-            "convert it with model.save_pretrained."
-        )
+        raise _no_weights(f"the folder {name!r}")
     with _loading(name, "model"):
         _check_layers(folder)
 
@@ -341,12 +338,21 @@ def _loading(name: str, what: str) -> Iterator[None]:
                 f"the {what} {name!r} does not go with this model.attn_implementation: "
                 f"{_first_line(error).split('. ')[0]}; set model.attn_implementation to {others}."
             ) from error
+        if "use_safetensors" in str(error):
+            raise _no_weights(repr(name)) from error
         where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
         cure = f"set model.name to {BUILTIN!r}, or to the name or folder of a causal language model"
         raise InvalidInput(
             f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; "
             f"{'train that player again' if what == 'adapter' else cure}."
         ) from error
+
+
+def _no_weights(where: str) -> InvalidInput:
+    return InvalidInput(
+        f"{where} has no *.safetensors weights (pickled .bin files can run code and are not read); convert it with "
+        "model.save_pretrained."
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -274,7 +274,7 @@ def test_a_model_of_the_hub_is_loaded_through_the_links_of_its_cache_by_name_and
     assert torch.equal(logits(by_name), logits(by_folder))
 
 
-@pytest.mark.parametrize("case", ["pickle", "outside", "adapter", "link"])
+@pytest.mark.parametrize("case", ["pickle", "outside", "adapter", "link", "no safetensors"])
 def test_a_model_of_the_hub_is_refused_for_what_its_files_name(cached, tmp_path, case):
     section, snapshot = cached
     index = snapshot / "model.safetensors.index.json"
@@ -284,15 +284,18 @@ def test_a_model_of_the_hub_is_refused_for_what_its_files_name(cached, tmp_path,
         index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)}))
     elif case == "adapter":
         (snapshot / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "other/base"}')
-    else:
+    elif case == "link":
         link(snapshot / "tokenizer.json", tmp_path / "outside.safetensors")
+    else:
+        for path in snapshot.glob("*.safetensors*"):
+            path.unlink()
     facts = {
         "pickle": "the weights 'a.bin'",
         "outside": "outside of",
         "adapter": "holds an adapter",
         "link": "a link to",
     }
-    with pytest.raises(InvalidInput, match=facts[case]):
+    with pytest.raises(InvalidInput, match=facts.get(case, r"'owner/tiny' has no \*.safetensors weights")):
         new_model(section, labels=LABELS, seed=0)
 
 
