@@ -80,8 +80,8 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         InvalidInput: a file that is a pipe, a device, a socket or a broken link, that lies elsewhere or is too large;
-            an index or a configuration that names weights elsewhere or in another format; an adapter that is no LoRA
-            in safetensors; or a tokenizer that makes texts grow without bound.
+            an index or a configuration that names weights elsewhere or in another format; or a tokenizer that makes
+            texts grow without bound.
 
     """
     for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
@@ -91,11 +91,9 @@ def check_folder(folder: Path) -> None:
         weights = read_json(index).get("weight_map")
         for name in dict.fromkeys(weights.values()) if isinstance(weights, dict) else ():
             _check_weights(folder, name, index)
-    config, adapter = folder / "config.json", folder / ADAPTER_CONFIG
+    config = folder / "config.json"
     if config.is_file() and (name := read_json(config).get("transformers_weights")) is not None:
         _check_weights(folder, name.removesuffix(".index.json") if isinstance(name, str) else name, config)
-    if adapter.is_file() and (kind := read_json(adapter).get("peft_type")) != "LORA":
-        raise InvalidInput(f"{adapter} is of the type {shown(kind)}; expected an adapter of the type LORA.")
     if (tokenizer := folder / _TOKENIZER_CONFIG).is_file():
         _check_tokenizer(read_json(tokenizer), tokenizer)
     for steps in folder.glob("tokenizer.*json"):
@@ -103,13 +101,18 @@ def check_folder(folder: Path) -> None:
 
 
 def check_adapter(folder: Path) -> None:
-    """Check the folder of an adapter as ``check_folder`` does, and that its weights are safetensors.
+    """Check the folder of an adapter as ``check_folder`` does, and that it is a LoRA in safetensors.
 
     Raises:
-        InvalidInput: as ``check_folder`` does, or the weights are missing or are a pickle, which peft would load.
+        InvalidInput: as ``check_folder`` does; an adapter of another type, which may load others from elsewhere; or no
+            weights but a pickle, which peft would load.
 
     """
     check_folder(folder)
+    if (kind := read_json(folder / ADAPTER_CONFIG).get("peft_type")) != "LORA":
+        raise InvalidInput(
+            f"{folder / ADAPTER_CONFIG} is of the type {shown(kind)}; expected an adapter of the type LORA."
+        )
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise InvalidInput(
             f"the adapter in {str(folder)!r} has no {ADAPTER_WEIGHTS} (pickled .bin files can run code and are not "

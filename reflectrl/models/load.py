@@ -40,7 +40,7 @@ from reflectrl.models.adapters import (
     quantization_config,
     would_be_rounded_away,
 )
-from reflectrl.models.files import ADAPTER_CONFIG, check_folder, check_no_adapter, checked
+from reflectrl.models.files import ADAPTER_CONFIG, check_adapter, check_folder, check_no_adapter, checked
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
@@ -129,8 +129,8 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or fix the path.")
     _warn_of_code(str(folder), section)
-    check_folder(folder)
     adapted = (folder / ADAPTER_CONFIG).is_file()
+    (check_adapter if adapted else check_folder)(folder)
     base = _base_of(folder, section) if adapted else str(folder)
     _check_folder(local_name(base))
     if section.lora is not None and not adapted:

@@ -280,7 +280,7 @@ def test_a_model_of_the_hub_is_refused_for_what_its_files_name(cached, tmp_path,
     index = snapshot / "model.safetensors.index.json"
     if case in ("pickle", "outside"):
         weights = json.loads(index.read_text())["weight_map"]
-        name = Path(pickled(snapshot / "a.bin")).name if case == "pickle" else "../../../../outside.safetensors"
+        name = Path(pickled(snapshot / "a.bin")).name if case == "pickle" else "../gone.safetensors"
         index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)}))
     elif case == "adapter":
         (snapshot / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "other/base"}')
