@@ -67,7 +67,7 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
             )
         if not found.link.is_file and not found.link.hash_option:
             raise WorkFailed(f"{what} has no hash at {found.link.redacted}; name an index that gives hashes.")
-        return finder.download(found.link, folder, download_reporter=check)
+        return Path(finder.download(found.link, folder, download_reporter=check))
     except ReflectRLError:
         raise
     except HashMismatchError as error:

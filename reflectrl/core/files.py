@@ -12,8 +12,8 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from reflectrl.core.errors import InvalidInput
 
@@ -33,7 +33,7 @@ def user_path(given: str | Path) -> Path:
         raise InvalidInput(f"path {str(given)!r} begins with a home folder that is not known.") from error
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:

@@ -52,6 +52,7 @@ def rewind(run: Path, iterations: int) -> None:
     lines = {name: _lines(run / name) for name in _LINES if (run / name).exists()}
     for number, iteration in enumerate(recorded):
         for name, then in iteration.digests.items():
+            now: str | None
             if name in _LINES:
                 now = hashlib.sha256(b"".join(lines.get(name, [])[number : number + 1])).hexdigest()
             else:
