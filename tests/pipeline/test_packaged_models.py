@@ -57,7 +57,7 @@ def test_every_stage_and_the_export_name_the_package(packaged, lora, dtype, tmp_
     texts = [path.read_text() for folder in (run, folder) for path in folder.rglob("*.json*")]
     assert any(f"{NAME}=={VERSION}#sha256=" in text for text in texts)
     assert not any(str(tmp_path / "assets") in text for text in texts)
-    adapted = folder / "policy" / "adapter_config.json"
+    adapted = folder / "adapter_config.json"
     assert adapted.is_file() == (lora != "null")
     assert not list(merged.rglob("adapter*"))
     arguments = ["example.py"]
