@@ -10,6 +10,7 @@ from run_folders import unfinish
 from trained_runs import play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.pipeline import STAGES
 from reflectrl.training.trackers import tracking
 
 MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={coef: 0.05, target: 0.3}")
@@ -42,6 +43,9 @@ def fail(run: Path) -> None:
 
 
 def train_without_a_login(run: Path) -> None:
-    with pytest.raises(InvalidInput, match="WANDB_MODE=offline"):
-        train(run, "rlft.report_to=wandb")
-    assert not (run / "metrics.jsonl").exists()
+    recipe = small_recipe("rlft.report_to=wandb")
+    for stages in (STAGES, ("rlft",)):
+        with pytest.raises(InvalidInput, match=r"log in\); log in with .*WANDB_MODE=offline"):
+            play_stages(recipe, run, *stages)
+    assert not run.exists()
+    play_stages(recipe, run, "gen-data")  # which may run elsewhere

@@ -249,11 +249,16 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     path = folder / given
     if given in recipe_names():
         identity, text, folder = given, recipe_text(given), Path()
-    elif _is_file(path):
+    elif _is(path, Path.is_file):
         identity, folder = str(path.resolve()), path.parent
         text = read_text(path, "a recipe, a YAML file in UTF-8")
     else:
         what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
+        if (why := _missing_file(given, path)) is not None:
+            raise InvalidInput(
+                f"recipe {what} is no file: {why}; correct the path, or name a shipped recipe, which "
+                "`reflectrl recipes ls` lists."
+            )
         raise InvalidInput(
             f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())} "
             "`reflectrl recipes ls` lists all."
@@ -300,9 +305,19 @@ def _leave_environment(base: dict[str, Any], change: Mapping[str, Any]) -> None:
             stage.pop("env", None)
 
 
-def _is_file(path: Path) -> bool:
+def _missing_file(given: str, path: Path) -> str | None:
+    """Return why there is no recipe at ``path``, if ``given`` can only mean a path; else ``None``."""
+    if not given.endswith((".yaml", ".yml")) and not given.startswith(("/", ".", "~")):
+        return None
+    if _is(path, Path.is_dir):
+        return "it is a folder"
+    folder = path.absolute().parent
+    return f"{folder} has no such file" if _is(folder, Path.is_dir) else f"there is no folder {folder}"
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
     try:
-        return path.is_file()
+        return kind(path)
     except OSError:  # a name that is too long, a folder that may not be entered
         return False
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub import is_offline_mode
 from safetensors import safe_open
 from transformers import (
     AutoConfig,
@@ -24,6 +25,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, has_file
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config.model import ModelSection
@@ -111,6 +113,20 @@ def check_labels(section: ModelSection, labels: Sequence[str]) -> None:
     _, tokenizer = load_processor(section.name, section)
     add_label_tokens(tokenizer, labels)
     label_ids(tokenizer, labels)
+
+
+def check_base(section: ModelSection) -> None:
+    """Check all of a base model that can be known before its weights are loaded; raises as ``new_model`` does."""
+    config, name = read_config(section.name, section), local_name(section.name)
+    _check_folder(name)
+    with _loading(section.name, "model"):
+        if not any(has_file(name, file) for file in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)):
+            raise OSError(f"it has no {SAFE_WEIGHTS_NAME}")
+        with torch.device("meta"):  # the attention kernel may not go with the model, or not be installed
+            _kind(section).from_config(
+                config, attn_implementation=section.attn_implementation, trust_remote_code=section.trust_remote_code
+            )
+    load_processor(section.name, section)
 
 
 def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> LanguageModel:
@@ -253,11 +269,14 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
     return config
 
 
+def _kind(section: ModelSection) -> Any:
+    return AutoModelForImageTextToText if section.images else AutoModelForCausalLM
+
+
 def _load_weights(name: str, section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     with _loading(name, "model"):
         config = read_config(name, section)
-        kind = AutoModelForImageTextToText if section.images else AutoModelForCausalLM
-        model, report = kind.from_pretrained(
+        model, report = _kind(section).from_pretrained(
             **checked(name, weights=True),
             config=config,
             dtype=getattr(torch, section.dtype),
@@ -340,8 +359,11 @@ def _loading(name: str, what: str) -> Iterator[None]:
             ) from error
         if "use_safetensors" in str(error):
             raise _no_weights(repr(name)) from error
-        where = "that folder" if Path(name).is_dir() else "a folder, then the Hugging Face hub and its cache"
-        cure = f"set model.name to {BUILTIN!r}, or to the name or folder of a causal language model"
+        is_folder, fetches = Path(name).is_dir(), not is_offline_mode()
+        hub = "the Hugging Face hub and its cache" if fetches else "the hub's cache alone, as HF_HUB_OFFLINE is set"
+        where = "that folder" if is_folder else f"a folder, then {hub}"
+        fetch = "" if is_folder or fetches else "unset HF_HUB_OFFLINE to fetch it, or "
+        cure = f"{fetch}set model.name to {BUILTIN!r}, or to the name or folder of a causal language model"
         raise InvalidInput(
             f"the {what} {name!r} cannot be loaded; tried {where}: {_first_line(error)}; "
             f"{'train that player again' if what == 'adapter' else cure}."

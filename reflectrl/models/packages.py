@@ -18,7 +18,11 @@ from pathlib import Path
 import torch
 from filelock import Timeout
 from huggingface_hub import cached_assets_path
-from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined] # public, by its documentation
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import (
+    WeakFileLock,  # type: ignore[attr-defined] # public, by its documentation
+    validate_repo_id,
+)
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -47,13 +51,15 @@ def local_name(name: str) -> str:
         name: ``model.name`` of a recipe; a folder or a name of the hub is returned unchanged.
 
     Raises:
-        InvalidInput: no such file, one that is no GGUF of a causal language model that transformers converts, or a
-            wheel without one such file.
+        InvalidInput: no such folder or file, one that is no GGUF of a causal language model that transformers converts,
+            or a wheel without one such file.
         WorkFailed: the package cannot be fetched, its wheel has another hash, or the cache cannot be written.
 
     """
     package = package_of(name)
     if package is None and not is_gguf(name):
+        if not Path(name).is_dir():
+            _check_hub_name(name)
         return name
     folder = _folder(package or Path(name))
     if not _is_whole(folder):
@@ -111,6 +117,17 @@ def _folder(source: Package | Path) -> Path:
 def _sha256(path: Path, _size: int, _mtime_ns: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_hub_name(name: str) -> None:
+    """Refuse the path of a missing folder, for which the hub's message would be about the form of its names."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise InvalidInput(
+            f"the model {name!r} cannot be loaded: no folder is there ({Path(name).absolute()}), and the Hugging Face "
+            "hub has no names of that form; correct the path, or name a model of the hub or 'builtin/nano'."
+        ) from None
 
 
 def _check_reader(name: str) -> None:

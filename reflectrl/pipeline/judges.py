@@ -30,7 +30,7 @@ def _trained_as(section: RaterPlayerSection) -> dict[str, object]:
     return {"labels": section.labels, "include_actions": section.include_actions}
 
 
-def _check_trained_as(section: RaterPlayerSection) -> None:
+def check_trained_as(section: RaterPlayerSection) -> None:
     """Check that a learned rater reads and rates as it was trained; one without the file is taken as it is.
 
     Raises:
@@ -61,7 +61,7 @@ def rater_of(section: RaterPlayerSection, models: RunModels, endpoints: Endpoint
         return RuleRater(envs, scale, section.accuracy)
     questions = Questions(models.instructions, section.segment, section.include_actions, scale, images=section.images)
     if section.player == "learned":
-        _check_trained_as(section)
+        check_trained_as(section)
         lm = models.frozen(section.model, "rater")
         return LearnedRater(lm, questions, max_length=section.model.max_length)
     return Rater(_rating_model(section, scale, models, endpoints), questions, section.votes)

@@ -52,7 +52,7 @@ from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
-from reflectrl.training.trackers import Tracking, check_tracker, tracking
+from reflectrl.training.trackers import Tracking, tracking
 
 
 def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
@@ -187,7 +187,6 @@ class _Records:
 
 def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: Account, advance: Advance) -> Usage:
     """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
-    check_tracker(recipe)
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize

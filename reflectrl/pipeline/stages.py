@@ -22,7 +22,7 @@ from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
-from reflectrl.pipeline.reflectors import check_expert, check_reflectors
+from reflectrl.pipeline.preflight import preflight
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.players import RunPlayers
@@ -54,8 +54,7 @@ def run_stages(
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
-            works in, several processes for another stage than rlft, a tracker that is not installed, or, before
-            gen-data, a model that cannot be loaded.
+            works in, several processes for another stage than rlft, or anything that ``preflight`` refuses.
         WorkFailed: a stage failed; the same command continues from the last checkpoint.
 
     """
@@ -76,39 +75,13 @@ def run_stages(
             f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
             "torchrun."
         )
-    if "rlft" in stages and recipe.rlft and recipe.rlft.report_to != "none":
-        from reflectrl.training.trackers import check_tracker
-
-        check_tracker(recipe)  # now, not after hours of sft
-    if "rlft" in stages and recipe.rlft and recipe.rlft.trainer:
-        from reflectrl.pipeline.rlft import trainer_class
-
-        trainer_class(recipe.rlft.trainer)
-    if "eval" in stages:
-        check_reflectors(recipe)
-    if stages[0] == "gen-data" and stages[1:] and not RunFolder(run_dir).is_done("gen-data"):
-        _check_models(recipe, RunFolder(run_dir))  # now, not after hours of gen-data
-        if "eval" in stages:
-            check_expert(recipe, run_dir)
     _see_one_gpu()
+    with version_errors(run_dir):
+        preflight(recipe, RunFolder(run_dir), stages, spending)
     job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
         for stage in stages:
             _run_stage(job, stage)
-
-
-def _check_models(recipe: Recipe, run: RunFolder) -> None:
-    """Check the models that are trained, their tokenizers, and the labels."""
-    from reflectrl.models.load import BUILTIN, check_labels
-    from reflectrl.pipeline.compute import check_models
-    from reflectrl.pipeline.models import RunModels
-
-    sections, _ = check_models(recipe)
-    without_tasks = recipe.model_copy(update={"dataset": None})  # gen-data makes them; menus are as long without
-    for role, section in sections.items():
-        if section.name != BUILTIN:  # whose labels are tokens by construction
-            labels = RunModels(without_tasks, run).labels if role == "policy" else ()
-            check_labels(section, labels)
 
 
 def _see_one_gpu() -> None:

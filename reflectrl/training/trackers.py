@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import math
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +24,8 @@ from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import TRACKERS
+from reflectrl.core.stop import tell_user
+from reflectrl.core.text import first_line
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 
@@ -89,10 +93,10 @@ def _shown(done: Iteration, episode: Trajectory) -> ShownEpisode:
 
 
 def check_tracker(recipe: Recipe) -> None:
-    """Refuse a recipe whose tracker is not installed.
+    """Refuse a recipe whose tracker is not installed or wants a login, for which wandb asks in a terminal.
 
     Raises:
-        InvalidInput: the tracker is not installed.
+        InvalidInput: the tracker is not installed, or there is no login that its server accepts.
 
     """
     name = recipe.rlft.report_to if recipe.rlft else "none"
@@ -104,6 +108,24 @@ def check_tracker(recipe: Recipe) -> None:
             f"rlft.report_to is {name!r}, but {name} is not installed; run pip install {name}, or set "
             "rlft.report_to=none."
         )
+    if name == "wandb":
+        import wandb
+
+        with _wandb_starts():
+            wandb.login(verify=True)
+
+
+@contextlib.contextmanager
+def _wandb_starts() -> Iterator[None]:
+    from wandb.errors import Error
+
+    try:
+        yield
+    except Error as error:
+        raise InvalidInput(
+            f"wandb does not start ({first_line(error)}); log in with `wandb login` or WANDB_API_KEY, keep the run "
+            "here with WANDB_MODE=offline, or set rlft.report_to=none."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -168,7 +190,7 @@ class _WandB:
         if not kept.is_file():
             write_text(kept, secrets.token_hex(4))
         self._table = wandb.Table
-        try:
+        with _wandb_starts():
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT") or PROJECT,
                 id=kept.read_text(encoding="utf-8").strip(),
@@ -176,11 +198,6 @@ class _WandB:
                 settings=wandb.Settings(console="off"),
                 **_beginning(recipe, name),
             )
-        except wandb.errors.Error as error:
-            raise InvalidInput(
-                f"wandb does not start: {error}. Log in with `wandb login` or WANDB_API_KEY, keep the run here with "
-                "WANDB_MODE=offline, or set rlft.report_to=none."
-            ) from error
 
     def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
         if iteration >= self._run.step:  # an earlier one was sent before the run was killed
@@ -202,11 +219,19 @@ class _Trackio:
 
         self._trackio = trackio
         project = os.environ.get("TRACKIO_PROJECT") or PROJECT
+        is_here = not any(map(os.environ.get, ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")))
+        # stdout holds results only; and the command that trackio prints would look in another folder
+        self._said = io.StringIO() if is_here else sys.stderr
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout holds results only
+            with contextlib.redirect_stdout(self._said):
                 self._run = trackio.init(project=project, embed=False, **_beginning(recipe, name))
         except (OSError, ValueError) as error:
-            raise InvalidInput(f"trackio does not start: {error}. Fix that, or set rlft.report_to=none.") from error
+            raise InvalidInput(
+                f"trackio does not start ({first_line(error)}); fix that, or set rlft.report_to=none."
+            ) from error
+        if is_here:
+            place = shlex.quote(str(trackio.utils.TRACKIO_DIR))  # the first run of a process has set it
+            tell_user(f"trackio shows this run: TRACKIO_DIR={place} trackio show --project {shlex.quote(project)}")
 
     def log(self, iteration: int, numbers: Mapping[str, Any]) -> None:
         self._run.log(dict(numbers), step=iteration)
@@ -216,7 +241,7 @@ class _Trackio:
         self.log(iteration, {"episodes": self._trackio.Table(**_rows(shown))})
 
     def close(self, *, failed: bool = False) -> None:  # noqa: ARG002 - there is no such state
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(self._said):
             self._trackio.finish()
 
 
