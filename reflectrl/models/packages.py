@@ -19,8 +19,8 @@ import torch
 from filelock import Timeout
 from huggingface_hub import cached_assets_path
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import (
-    WeakFileLock,  # type: ignore[attr-defined] # public, by its documentation
+from huggingface_hub.utils import (  # type: ignore[attr-defined] # public, by its documentation
+    WeakFileLock,
     validate_repo_id,
 )
 from safetensors import SafetensorError, safe_open
