@@ -18,7 +18,6 @@ from transformers.pytorch_utils import Conv1D
 from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.text import first_line
-from reflectrl.models.files import check_adapter
 
 if TYPE_CHECKING:  # imported only where there is an adapter, because the import takes seconds
     from peft import PeftModel
@@ -154,15 +153,14 @@ def _sorted(adapted: PeftModel) -> PeftModel:
 
 
 def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftModel:
-    """Wrap ``model`` with the adapter saved in ``folder``.
+    """Wrap ``model`` with the adapter saved in ``folder``, which ``check_adapter`` has checked.
 
     Raises:
-        InvalidInput: the adapter belongs to another base, or ``check_adapter`` refuses it.
+        InvalidInput: the adapter belongs to another base.
 
     """
     from peft import PeftModel
 
-    check_adapter(folder)
     try:
         with _without_noise():
             warnings.filterwarnings("error", message="Found missing adapter keys")
