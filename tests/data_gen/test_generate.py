@@ -21,6 +21,7 @@ from reflectrl.data_gen.samples import read_samples
 from reflectrl.data_gen.teachers import ExpertTeacher, Request
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.teacher import MISTAKEN, PERHAPS_MISTAKEN, REFLECT
 from reflectrl.prompts.views import State, view
 from reflectrl.rollout.record import read_trajectories
 
@@ -200,6 +201,44 @@ def test_a_chat_teacher_reflects_then_chooses_and_plays_its_choice_whichever_epi
     endpoint.faults.extend(["slow:0.05", "none", "none", "slow:0.03"] * 3)
     generate(remote(endpoint, {"trajectory": "teacher", "concurrency": 4}), tmp_path / "four")
     assert contents(tmp_path / "one") == contents(tmp_path / "four")
+
+
+def first_action(chat: Chat) -> str:
+    """Reply as a model that chooses the first action of any menu, which is often the wrong one."""
+    question = chat[-1]["content"]
+    return question.split(".")[0] if "Now choose" in question else "Well."
+
+
+def asked(endpoint: ScriptedEndpoint) -> set[str]:
+    """Return the requests for a reflection, the last line of each question about a state."""
+    return {request.chat[1]["content"].splitlines()[-1] for request in endpoint.requests}
+
+
+@pytest.mark.parametrize(("noise", "told"), [(0.0, {REFLECT}), (0.5, {REFLECT, MISTAKEN})])
+def test_the_teacher_is_told_of_a_mistake_where_noise_led_astray_but_not_after_its_own_action(
+    noise: float, told: set[str], endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    endpoint.reply = first_action
+    generate(remote(endpoint, {"trajectory": "teacher", "noise": noise, "negatives": 0.0}), tmp_path)
+    assert asked(endpoint) == told
+
+
+class UnjudgedLine(NumberLine):
+    """Number line that cannot tell a mistake."""
+
+    def mistaken(self) -> bool | None:
+        return None
+
+
+def test_where_mistakes_cannot_be_told_another_action_than_the_advised_one_may_be_one(
+    endpoint: ScriptedEndpoint, tmp_path: Path
+) -> None:
+    register_env("unjudged_line", UnjudgedLine)
+    endpoint.reply = lambda _: "Well."
+    unjudged = {"env": {"name": "unjudged_line"}}
+    summary = generate(remote(endpoint, {"trajectory": "oracle", "negatives": 1.0}, **unjudged), tmp_path)
+    assert summary.negatives > 0
+    assert asked(endpoint) == {REFLECT, PERHAPS_MISTAKEN}
 
 
 def test_an_oracle_s_spoiler_reaches_the_teacher_and_no_file(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:

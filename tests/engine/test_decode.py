@@ -144,3 +144,11 @@ def test_a_sample_is_where_the_cumulative_distribution_passes_the_next_draw_of_i
         found |= set(expected)
     assert len(found) > 10
     assert all(token % 2 for token in found)  # never one of probability zero
+
+
+def test_the_lowest_draw_is_no_token_of_probability_zero():
+    class Lowest(Sampler):
+        def _draw(self, sequence, number):  # noqa: ARG002 - the lowest number that a generator may return
+            return 0.0
+
+    assert Lowest([0.5], 1.0).choose(torch.tensor([[-torch.inf, -torch.inf, 0.0, 0.0]]), [(0, 0)]) == [2]

@@ -113,6 +113,19 @@ def answered(policy, prompt, thought):
     return policy._decided(shown([prompt])[0], Written(text, ids, (0.0,) * len(ids), len(ids)), 0.0)
 
 
+def test_the_entropy_of_an_answer_in_json_is_that_of_the_tokens_that_name_the_action():
+    model = model_of()
+    policy = policy_of("json", model, temperature=0.7)
+    decision = answered(policy, PROMPTS[0], "a b")
+    written, prompt = decision.choice.written, encoder().tokens(PROMPTS[0])
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*prompt, *written.ids]])).logits[0, len(prompt) - 1 : -1]
+    entropies = torch.distributions.Categorical(logits=logits / 0.7).entropy().tolist()
+    [part] = policy.divide(shown(PROMPTS[:1]), [decision], max_tokens=200)
+    assert 0 < written.action_start < len(written.ids)
+    assert policy.score(part).entropies.item() == pytest.approx(sum(entropies[written.action_start :]), abs=1e-4)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_from(mode):
     model = model_of()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from pictured import PICTURES, Pictured
+from thinkers import Thinks
 
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
@@ -196,6 +197,14 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     samples = step_samples(read, header.prompt, RLFTSettings(baseline="none", normalize_advantages=False))
     assert [sample.view.prompt for sample in samples] == [each.prompt for each in policy.views]
     assert "Memory: example 1\n" in policy.views[1].prompt.text
+
+
+@pytest.mark.parametrize("legal", [True, False])
+def test_a_corrector_is_not_asked_about_a_text_that_names_no_legal_action(legal):
+    corrector = Noting()
+    (played,) = play(Seat("corrector", corrector), policy=Thinks("The target is higher.", legal))
+    assert len(corrector.views) == (len(played.turns) if legal else 0)
+    assert all(("corrector" in turn.said) == legal for turn in played.turns)
 
 
 @pytest.mark.parametrize("words", ["Go on.", None, [], ["Go on."]])

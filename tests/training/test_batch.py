@@ -12,7 +12,8 @@ from tiny import LAYOUT
 
 from reflectrl.config.rlft import EntropyTerm, PPOTerm, RLFTSettings, Term, Terms, ValueTerm
 from reflectrl.core import Observation, Task, Trajectory, Written
-from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, scored, step_samples
+from reflectrl.players import Seat
+from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
 from reflectrl.training.objective import step_losses
 
 
@@ -42,6 +43,25 @@ def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, replayed
 def test_an_episode_is_learned_from_unless_a_source_that_has_a_weight_rewarded_no_step():
     assert scored(SHORT, {"env": 1.0, "rater": 0.0})  # a rater that is only audited may fail
     assert not scored(SHORT, {"env": 0.0, "rater": 1.0})
+
+
+class Silent:
+    """Player that is never asked here."""
+
+    def say(self, views, draws):  # noqa: ARG002 - nothing is said
+        return []
+
+
+def test_ratings_that_do_not_differ_teach_nothing_but_a_single_one_has_none_to_differ_from():
+    (turn,) = SHORT.turns
+    low, high = (replace(SHORT, turns=(replace(turn, rewards={"rater": score}),)) for score in (0.0, 1.0))
+
+    def alike(*learned):
+        return rated_alike(learned, {"rater": 1.0}, [Seat("rater", Silent())], lambda *numbers: [[*numbers]])
+
+    assert alike(high, high)
+    assert not alike(low, high)
+    assert not alike(high)
 
 
 def advantages(*episodes, **options):

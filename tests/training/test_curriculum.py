@@ -113,6 +113,24 @@ def test_the_success_of_an_iteration_is_that_of_its_stages_tasks_whichever_were_
         assert [each["success"] for each in means] == plain
 
 
+def test_a_failure_of_one_stage_is_none_of_a_task_of_the_next_with_the_same_id(tmp_path):
+    env, stages = NumberLine(size=6), [Stage("one", 9), Stage("two", 9)]
+    failing, untouched = Curriculum(stages), Curriculum(stages)
+    tasks = env.tasks("train")
+    failing.note([replace(episode([1.0], success=task is tasks[3]), task=task) for task in tasks] * 5)
+    args = config(tmp_path, episodes=20, task_priority=1.0)
+
+    def drawn():
+        return [fresh_episodes(curriculum, env, args, 0) for curriculum in (failing, untouched)]
+
+    before, plain = drawn()
+    assert before != plain
+    for curriculum in (failing, untouched):
+        curriculum.end_stage()
+    after, plain = drawn()
+    assert after == plain
+
+
 def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(tmp_path):
     env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
     tasks = env.tasks("train")

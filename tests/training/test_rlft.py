@@ -283,6 +283,17 @@ def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for
     assert cut == [bootstrap] * len(cut) != []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_an_episode_that_is_credited_with_more_than_it_was_paid_is_not_replayed(tmp_path, bootstrap):
+    options = {"baseline": "value", "bootstrap_truncated": bootstrap, "replay_size": 50, "replay_episodes": 1}
+    done = run(tmp_path, stages=[stage(1, replay_threshold=-100.0)], episodes=8, **options).train()
+    [played] = done.episodes
+    kept = [episode for episode in played if not (bootstrap and episode.truncated)]
+    assert list(done.trainer.replay) == kept
+    assert (len(kept) < len(played)) == bootstrap
+
+
 # ---- the other players -----------------------------------------------------------------------------------------------
 
 
@@ -370,6 +381,25 @@ def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_pat
             steps = len(episode.turns)
             assert given == (list(map(float, range(steps, 0, -1))) if scored(episode, rewards) else [])
     assert list(trainer.replay) == [episode for fresh, _ in seen for episode in fresh if scored(episode, rewards)]
+
+
+class AtTheEnd:
+    """Rater that scores the last step of an episode alone."""
+
+    def __init__(self, score):
+        self.score = score
+
+    def say(self, views, draws):  # noqa: ARG002 - nothing is drawn
+        return [Utterance("", scores=(*[None] * (len(view.past) - 1), self.score(view))) for view in views]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alike", [True, False])
+def test_episodes_that_are_rated_alike_change_no_weight(tmp_path, alike):
+    rater = AtTheEnd(lambda view: 1.0 if alike else float(len(view.past)))
+    plain = {"baseline": "none", "normalize_advantages": False, "rewards": {"rater": 1.0}}
+    done = run(tmp_path, seats=[Seat("rater", rater)], stages=[stage(1)], **plain).train()
+    assert same(done.weights, gpt2().state_dict()) == alike
 
 
 # ---- environments ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from thinkers import Thinks
 from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config
 
-from reflectrl.config.rlft import RLFTSettings, Stage, ThoughtTerm
+from reflectrl.config.rlft import RLFTSettings, Stage, Terms, ThoughtTerm, ValueTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
@@ -191,6 +191,14 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     assert list(Imitation(ThoughtTerm(), policy, layout_of(mode)).losses(None, arguments(tmp_path), 0, 8)) == []
 
 
+def test_a_step_that_is_drawn_from_the_latest_iteration_alone_is_one_of_its_own():
+    mode = "thought_choice"
+    imitation = Imitation(ThoughtTerm(aggregate="latest", sample="all"), policy_of(mode), layout_of(mode))
+    for each in played(mode, says("Up."), Thinks("Down.")):
+        imitation.add([each])  # every step is corrected
+    assert [len(imitation._drawn(1, random.Random(seed))) for seed in range(50)] == [1] * 50
+
+
 def trainer_of(folder, term=None, seats=(), **options):
     """Return a trainer of a policy that writes thoughts, and its model."""
     args = config(folder, max_completion_length=8, **options)
@@ -320,6 +328,23 @@ def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against
     assert found == pytest.approx([2 / 3, -4 / 3, 2 / 3])
 
 
+def test_with_a_value_head_the_reward_of_the_format_counts_for_its_own_step_alone_too():
+    (turn,) = episode().turns
+    values = [{"env": 0.0, "format": 1.0}, {"env": 0.0, "format": 0.0}, {"env": 1.0, "format": 1.0}]
+    turns = [replace(turn, rewards=each, decision=replace(turn.decision, value=0.25)) for each in values]
+    settings = RLFTSettings(
+        rewards={"env": 1.0, "format": 5.0},
+        format_into_return=True,
+        gamma=0.5,
+        baseline="value",
+        terms=Terms(value=ValueTerm()),
+        normalize_advantages=False,
+    )
+    samples = step_samples([replace(episode(), turns=tuple(turns))], PromptFormat(), settings)
+    assert [sample.target for sample in samples] == pytest.approx([5.25, 0.5, 6.0])
+    assert [sample.advantage for sample in samples] == pytest.approx([5.0, 0.25, 5.75])
+
+
 def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
     (turn,) = episode().turns
     values = [{"env": 1.0, "format": 1.0}, {"env": 0.5, "format": 0.0}]
@@ -351,6 +376,19 @@ def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_pat
     expected = -sum(each.advantage * logprob for each, logprob in zip(samples, logprobs, strict=True))
     assert trainer.minibatch_loss(samples, scores).total.item() == pytest.approx(expected, abs=1e-4)
     assert max(trainer._measures.gaps) < 1e-4
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_the_divergence_since_sampling_is_that_of_the_whole_text_whatever_the_weight_of_its_thought(weight, tmp_path):
+    _, trainer = trainer_of(tmp_path, thought_lambda=weight)
+    layout, policy = layout_of("thought_choice"), trainer.policy
+    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(baseline="none"))
+    [part] = policy.divide([each.view for each in samples], [each.decision for each in samples], max_tokens=10_000)
+    samples, scores = [samples[index] for index in part.indices], policy.score(part)
+    assert trainer.minibatch_loss(samples, scores).kl.item() == pytest.approx(0, abs=1e-4)
+    likelier = replace(scores, thought_logprobs=scores.thought_logprobs + 1)  # each thought, by a factor of e
+    expected = len(samples) * (math.e - 2)
+    assert trainer.minibatch_loss(samples, likelier).kl.item() == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["enumerated", *MODES])
