@@ -25,6 +25,7 @@ from reflectrl.core import Written
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.thinking import JSONPolicy, token_at, writing_policy
+from reflectrl.players import RandomPolicy
 from reflectrl.prompts import Menu
 from reflectrl.prompts.answers import json_answer, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT
@@ -278,3 +279,10 @@ def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of
     assert [each.action for each in again] == [each.action for each in decisions[:100]]
     assert [each.choice.written.ids for each in again] == [each.choice.written.ids for each in decisions[:100]]
     assert isinstance(policy, JSONPolicy)
+
+
+def test_where_no_action_is_named_the_random_one_is_not_that_of_the_random_player_for_the_same_draw():
+    policy = policy_of("json", model_of(), max_new_tokens=1, prefix_cache=prefix_cache())
+    views, given = shown([policy_prompt(0, actions=3)] * 300), draws(300)
+    pairs = zip(policy.act(views, given), RandomPolicy().act(views, given), strict=True)
+    assert sum(own.action == other.action for own, other in pairs) / 300 == pytest.approx(1 / 3, abs=0.1)
