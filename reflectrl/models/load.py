@@ -357,7 +357,7 @@ def _loading(name: str, what: str) -> Iterator[None]:
                 f"the {what} {name!r} does not go with this model.attn_implementation: "
                 f"{_first_line(error).split('. ')[0]}; set model.attn_implementation to {others}."
             ) from error
-        if "use_safetensors" in str(error):
+        if "use_safetensors" in message_of(error):
             raise _no_weights(repr(name)) from error
         is_folder, fetches = Path(name).is_dir(), not is_offline_mode()
         hub = "the Hugging Face hub and its cache" if fetches else "the hub's cache alone, as HF_HUB_OFFLINE is set"
