@@ -7,7 +7,6 @@ tokenizer or an adapter asks ``checked`` or ``check_folder`` first.
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from transformers.utils.hub import cached_file, cached_files
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.jsonl import read_json
 from reflectrl.core.text import shown
 from reflectrl.models.packages import local_name
 from reflectrl.models.tokenizer_steps import check_steps
@@ -88,14 +88,14 @@ def check_folder(folder: Path) -> None:
         if not path.name.startswith(".") and not path.is_dir():
             check_file(path, folder)
     for index in folder.glob(f"*{_INDEX}"):
-        weights = read_json(index).get("weight_map")
+        weights = _object(index).get("weight_map")
         for name in dict.fromkeys(weights.values()) if isinstance(weights, dict) else ():
             _check_weights(folder, name, index)
     config = folder / "config.json"
-    if config.is_file() and (name := read_json(config).get("transformers_weights")) is not None:
+    if config.is_file() and (name := _object(config).get("transformers_weights")) is not None:
         _check_weights(folder, name.removesuffix(".index.json") if isinstance(name, str) else name, config)
     if (tokenizer := folder / _TOKENIZER_CONFIG).is_file():
-        _check_tokenizer(read_json(tokenizer), tokenizer)
+        _check_tokenizer(_object(tokenizer), tokenizer)
     for steps in folder.glob("tokenizer.*json"):
         check_steps(steps)
 
@@ -109,7 +109,7 @@ def check_adapter(folder: Path) -> None:
 
     """
     check_folder(folder)
-    if (kind := read_json(folder / ADAPTER_CONFIG).get("peft_type")) != "LORA":
+    if (kind := _object(folder / ADAPTER_CONFIG).get("peft_type")) != "LORA":
         raise InvalidInput(
             f"{folder / ADAPTER_CONFIG} is of the type {shown(kind)}; expected an adapter of the type LORA."
         )
@@ -141,17 +141,9 @@ def check_file(path: Path, folder: Path) -> None:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a model.
-
-    Raises:
-        InvalidInput: the file is no JSON object.
-
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"the model's file {path} is not JSON ({error}); save or download it again.") from error
+def _object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a model."""
+    value = read_json(path, "an object of JSON: save the model, or download it, again")
     if not isinstance(value, dict):
         raise InvalidInput(f"the model's file {path} holds no JSON object; save or download it again.")
     return value
@@ -202,7 +194,7 @@ def _snapshot(name: str) -> Path:
     cached_files(name, [*_FROM_HUB], **wanted)
     check_folder(folder)
     if (tokenizer := folder / _TOKENIZER_CONFIG).exists():
-        versions = read_json(tokenizer).get("fast_tokenizer_files") or ()
+        versions = _object(tokenizer).get("fast_tokenizer_files") or ()
         for each in versions:
             cached_file(name, each, **wanted)
     return folder

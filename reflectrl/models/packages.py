@@ -58,7 +58,7 @@ def local_name(name: str) -> str:
     """
     package = package_of(name)
     if package is None and not is_gguf(name):
-        if not Path(name).is_dir():
+        if not Path(name).exists():
             _check_hub_name(name)
         return name
     folder = _folder(package or Path(name))
