@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from gymnasium.utils import seeding
@@ -54,5 +54,6 @@ def drawn_from(first: int) -> Iterator[Draws]:
         np.random.set_state(theirs)
 
 
-def _global_state() -> bytes:
-    return pickle.dumps((random.getstate(), np.random.get_state()))
+def _global_state() -> tuple[Any, ...]:
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(keys).tobytes(), *rest

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import zip_longest
 from typing import Any, SupportsFloat
@@ -79,15 +78,15 @@ def _twin(env: NatLangEnv) -> Iterator[NatLangEnv | None]:
     if type(env).__reduce__ is not Recreated.__reduce__:
         yield None
         return
-    with contextlib.closing(_copied(env, copy)) as twin:
+    with contextlib.closing(_copied(env)) as twin:
         yield twin
 
 
-def _copied(env: NatLangEnv, copier: Callable[[NatLangEnv], NatLangEnv]) -> NatLangEnv:
+def _copied(env: NatLangEnv) -> NatLangEnv:
     def failed(what: str) -> InvalidInput:
         return InvalidInput(f"{env.name}: it cannot be made again with the same options: it {what}; fix __init__().")
 
-    return called(copier, env, wrong=lambda _: None, failed=failed)
+    return called(copy, env, wrong=lambda _: None, failed=failed)
 
 
 def _check_observation(env: NatLangEnv) -> Observation:
@@ -195,35 +194,19 @@ def _check_same(env: NatLangEnv, here: _Episode, there: _Episode, task: Task) ->
 
 
 def _check_copies(env: NatLangEnv, task: Task) -> None:
-    """Check that copies in mid-episode, by ``copy`` and (where Python can) ``pickle``, are in the original's state."""
+    """Check that a copy in mid-episode is in the original's state."""
     env.reset(seed=0, options={"task": task})
     *_, terminated, truncated, _ = env.step(env.observation.actions[0])
-    here, seen, ended = env.snapshot(), env.observation, terminated or truncated
-    copiers: list[Callable[[NatLangEnv], NatLangEnv]] = [copy]
-    if _can_be_pickled(env):
-        copiers.append(_pickled)
-    for copier in copiers:
-        with contextlib.closing(_copied(env, copier)) as twin:
-            there = twin._observation
-            _need(
-                there == seen and twin.snapshot() == here and (ended or twin.hints() == env.hints()),
-                f"{env.name}: a copy in task {task.id!r} shows {shown(there and there.full_text)}, and the original "
-                f"{shown(seen.full_text)}; a copy is made with the same arguments and replays the actions: leave "
-                "__reduce__(), __getstate__() and __setstate__() alone.",
-            )
-
-
-def _can_be_pickled(env: NatLangEnv) -> bool:
-    try:
-        pickle.dumps((type(env), env._made_with))
-    except Exception:  # noqa: BLE001 - a class or an argument that no other module can import may raise anything
-        return False
-    return True
-
-
-def _pickled(env: NatLangEnv) -> NatLangEnv:
-    twin: NatLangEnv = pickle.loads(pickle.dumps(env))
-    return twin
+    ended = terminated or truncated
+    with contextlib.closing(_copied(env)) as twin:
+        there = twin._observation
+        _need(
+            (there, twin.steps, twin.last_action) == (env.observation, env.steps, env.last_action)
+            and (ended or twin.hints() == env.hints()),
+            f"{env.name}: a copy in task {task.id!r} shows {shown(there and there.full_text)}, and the original "
+            f"{shown(env.observation.full_text)}; a copy is made with the same arguments and replays the actions: "
+            "leave __reduce__(), __getstate__() and __setstate__() alone.",
+        )
 
 
 def _check_snapshot(env: NatLangEnv, task: Task) -> None:

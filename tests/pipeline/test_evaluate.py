@@ -15,6 +15,7 @@ from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
+from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, Task, register_env
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES
@@ -229,7 +230,9 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(tmp_path
         (tmp_path / name / "reflector").mkdir(parents=True)
         (tmp_path / name / "recipe.yaml").write_text(dump_recipe(recipe(override)))
     (tmp_path / "early" / "reflector").mkdir(parents=True)  # the one that RLFT trains is not there yet
-    (tmp_path / "early" / "recipe.yaml").write_text(dump_recipe(load_recipe("auto_explore/nano_cotrained")))
+    theirs = load_recipe("auto_explore/nano_cotrained")
+    (tmp_path / "early" / "recipe.yaml").write_text(dump_recipe(theirs))
+    remember(tmp_path / "early", theirs, dump_recipe(theirs))  # as the stages of this run did
     facts = {"gone": "gone", "alone": "alone", "longer": "history=3.*history=1", "early": "early.*`reflectrl rlft`"}
     for lender, fact in facts.items():
         with pytest.raises(InvalidInput, match=fact):

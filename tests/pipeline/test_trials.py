@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -89,9 +88,12 @@ def test_trials_that_were_killed_go_on_after_the_last_whole_one_with_the_same_me
 ) -> None:
     whole, run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), tmp_path / "run"
     shutil.copytree(whole, run)
-    [sampled] = (run / "eval.jsonl").read_text().splitlines(keepends=True)
-    first = {**json.loads(sampled), "mode": "trial1"}
-    (run / "eval.partial.jsonl").write_text(f'{sampled}{json.dumps(first)}\n{{"half')
+    [sampled] = read_results(run / "eval.jsonl")
+    played = episodes(run, "rlft-local-trial1")
+    first = replace(summarise("rlft", "local", "trial1", "test", played), benchmark=sampled.benchmark)
+    append_jsonl(run / "eval.partial.jsonl", [sampled, first])
+    with (run / "eval.partial.jsonl").open("a") as file:
+        file.write('{"half')
     for name in ("eval.jsonl", "trials.jsonl"):
         (run / name).unlink()
     shutil.copy(run / "trajectories" / "eval-rlft-local-trial2.jsonl", tmp_path)
