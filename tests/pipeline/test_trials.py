@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core.jsonl import append_jsonl
 from reflectrl.prompts.prompt import SUCCEEDED
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.report.table import print_table
 from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import read_results, summarise
 from reflectrl.rollout.trials import TrialRow, read_trials
 
 BRIEF = ("eval.policies=[rlft]", "eval.greedy=false")
