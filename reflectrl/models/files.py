@@ -30,9 +30,10 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PARSED = {".json", ".jinja", ".model", ".txt", ".tiktoken"}
 _INDEX = ".safetensors.index.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
+_SPECIAL_TOKENS = "special_tokens_map.json"
 _FROM_HUB = (
     *("config.json", ADAPTER_CONFIG, f"model{_INDEX}", "generation_config.json"),
-    *(_TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json", "added_tokens.json"),
+    *(_TOKENIZER_CONFIG, "tokenizer.json", _SPECIAL_TOKENS, "added_tokens.json"),
     *("preprocessor_config.json", "processor_config.json"),
 )
 """Files of a model on the hub that are fetched and checked before anything is loaded."""
@@ -92,10 +93,13 @@ def check_folder(folder: Path) -> None:
         for name in dict.fromkeys(weights.values()) if isinstance(weights, dict) else ():
             _check_weights(folder, name, index)
     config = folder / "config.json"
-    if config.is_file() and (name := _object(config).get("transformers_weights")) is not None:
-        _check_weights(folder, name.removesuffix(".index.json") if isinstance(name, str) else name, config)
+    name = _object(config).get("transformers_weights") if config.is_file() else None
+    if name not in (None, f"model{_INDEX}"):  # no other index, which may lie in a subfolder, or on the hub still
+        _check_weights(folder, name, config)
     if (tokenizer := folder / _TOKENIZER_CONFIG).is_file():
         _check_tokenizer(_object(tokenizer), tokenizer)
+    if (special := folder / _SPECIAL_TOKENS).is_file():
+        _check_special_tokens(_object(special), special)
     for steps in folder.glob("tokenizer.*json"):
         check_steps(steps)
 
@@ -170,9 +174,20 @@ def _check_tokenizer(values: Mapping[str, Any], path: Path) -> None:
     for name in values.get("fast_tokenizer_files") or ():
         if not isinstance(name, str) or Path(name).name != name:
             raise InvalidInput(f"{path} names the file {shown(name)}; expected names of files beside it.")
+    for key in ("gguf_file", "merges", "vocab"):  # transformers opens these as they are given
+        if isinstance(values.get(key), str):
+            raise InvalidInput(
+                f"{path} says {key}={shown(values[key])}, a file, which is not read; expected a tokenizer.json."
+            )
     for key in ("extra_ids", "num_madeup_words", "offset"):
         if isinstance(values.get(key), int) and values[key] > MOST_EXTRA_TOKENS:
             raise InvalidInput(f"{path} says {key}={values[key]}; expected at most {MOST_EXTRA_TOKENS:,} such tokens.")
+
+
+def _check_special_tokens(values: Mapping[str, Any], path: Path) -> None:
+    """Check that a map of special tokens sets nothing else: transformers lets it replace the files of a tokenizer."""
+    if others := [name for name in values if not name.endswith(("_token", "_tokens"))]:
+        raise InvalidInput(f"{path} sets {shown(others[0])}; expected special tokens alone, such as eos_token.")
 
 
 def _places(folder: Path) -> Iterator[Path]:

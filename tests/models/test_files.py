@@ -83,7 +83,7 @@ def large(path: Path) -> None:
         file.truncate(MOST_BYTES + 1)
 
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, INDEX = "config.json", "tokenizer.json", "model.safetensors.index.json"
 REFUSED = {
     "an index that leaves the folder": (lambda f: rename_weights(f, "../outside.safetensors"), "outside of the model"),
     "an index with an absolute path": (
@@ -113,6 +113,14 @@ REFUSED = {
         lambda f: rewrite(f / CONFIG, transformers_weights="../outside.safetensors"),
         "outside of the model",
     ),
+    "a configuration that names an index in a subfolder": (
+        lambda f: (
+            (f / "sub").mkdir(),
+            (f / "sub" / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": "../outside.bin"}})),
+            rewrite(f / CONFIG, transformers_weights=f"sub/{INDEX}"),
+        ),
+        f"the weights 'sub/{INDEX}'; expected",
+    ),
     "weights that are a link out": (
         lambda f: link(f / "model.safetensors", f.parent / "outside.safetensors"),
         "a link to .*outside.safetensors, outside",
@@ -125,6 +133,14 @@ REFUSED = {
     "a tokenizer of another folder": (
         lambda f: rewrite(f / "tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.0.0.json"]),
         "names the file '../tokenizer.4.0.0.json'",
+    ),
+    "a vocabulary elsewhere": (
+        lambda f: rewrite(f / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer", vocab="/dev/zero"),
+        "vocab='/dev/zero', a file, which is not read",
+    ),
+    "a tokenizer elsewhere, as a special token": (
+        lambda f: (f / "special_tokens_map.json").write_text('{"tokenizer_file": "/etc/passwd"}'),
+        "sets 'tokenizer_file'; expected special tokens alone",
     ),
     "a link to nothing": (lambda f: link(f / "vocab.json", "nothing"), "broken link"),
     "a link in a circle": (lambda f: link(f / "vocab.json", "vocab.json"), "broken link"),
