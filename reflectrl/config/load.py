@@ -116,18 +116,25 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
         given: options of the environment that the user has given; ``None`` if no environment is going to be made.
 
     Raises:
-        InvalidInput: there is none, the recipe has mistakes (the message lists all of them, one per line), or it came
-            from elsewhere and asks for more than the user has allowed.
+        InvalidInput: there is none, the recipe has mistakes (the message lists all of them, one per line) or extends a
+            file, or it came from elsewhere and asks for more than the user has allowed.
 
     """
     if not path.is_file():
         raise InvalidInput(f"{path.parent} is no run folder, as it has no {path.name}; give a recipe to begin one.")
-    source = _read(str(path), Path(), ())
+    identity, text = str(path.resolve()), read_text(path, "a recipe, a YAML file in UTF-8")
+    values = _values(identity, text)
+    if (parent := values.values.get("extends")) is not None and parent not in recipe_names():
+        raise InvalidInput(
+            f"recipe {identity!r} extends {reprlib.repr(parent)}; expected the recipe of a folder to be whole, as the "
+            "stages write it, or to extend a shipped one."
+        )
+    source = _extended(values, Path(), (identity,))
     source.values = without_credentials(source.values)
     recipe = _checked(str(path), source)
     if (path.parent / AGENT).exists():
         recipe = for_play(recipe)
-    check_trust(path.parent, recipe, hosts=hosts, given=given)
+    check_trust(path.parent, recipe, text, hosts=hosts, given=given)
     return recipe
 
 
@@ -266,12 +273,17 @@ def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
     if identity in above:
         circle = " -> ".join([*above[above.index(identity) :], identity])
         raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
+    return _extended(_values(identity, text), folder, (*above, identity))
+
+
+def _values(identity: str, text: str) -> _Source:
+    """Return the values in the text of one recipe."""
     values, problems = read_yaml(text, f"recipe {identity!r}")
     if not isinstance(values, dict):
         raise InvalidInput(
             f"recipe {identity!r} holds {reprlib.repr(values)}; expected a mapping, e.g. a line 'name: my_run'."
         )
-    return _extended(_Source(values, problems), folder, (*above, identity))
+    return _Source(values, problems)
 
 
 def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:

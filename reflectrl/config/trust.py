@@ -19,13 +19,14 @@ from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
-from reflectrl.core.files import read_text
-from reflectrl.core.layout import AGENT, RECIPE
+from reflectrl.core.layout import AGENT
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 
 TRUSTED = "REFLECTRL_TRUSTED_AGENT"
 """Environment variable with a folder from elsewhere that may do whatever its recipe says."""
+_MODEL = r"[\w-][\w.-]*(/[\w-][\w.-]*)?|package:\S+#sha256=\w+"
+"""Names of models on the hub and in packages."""
 
 Kind = Literal["plain", "model", "code", "class", "source", "file", "env", "options", "tracker", "endpoint"]
 
@@ -88,13 +89,14 @@ class Wish:
 
 
 def check_trust(
-    folder: Path, recipe: Recipe, *, hosts: Collection[str] = (), given: Collection[str] | None = ()
+    folder: Path, recipe: Recipe, text: str, *, hosts: Collection[str] = (), given: Collection[str] | None = ()
 ) -> None:
     """Refuse a recipe that wants more than numbers, unless its stages were begun here or the user has agreed.
 
     Args:
         folder: the run folder or exported agent.
         recipe: its recipe, without the sections that are not going to be read.
+        text: the text that the recipe was read from.
         hosts: servers that may be sent states.
         given: options of the environment that the user has given; ``None`` if no environment is going to be made.
 
@@ -102,7 +104,7 @@ def check_trust(
         InvalidInput: it wants more; the message names every wish, and how to agree.
 
     """
-    if os.environ.get(TRUSTED) == str(folder.resolve()) or _mark(folder).exists():
+    if os.environ.get(TRUSTED) == str(folder.resolve()) or _mark(folder, text).exists():
         return
     wanted = [wish for wish in wishes(recipe, given) if wish.host not in hosts or not wish.host]
     if not wanted:
@@ -118,19 +120,20 @@ def check_trust(
 
 
 def remember(folder: Path, recipe: Recipe, text: str) -> None:
-    """Remember that this user began stages in a folder with the recipe ``text``, if it wants more than numbers."""
-    if any(wishes(recipe)):
+    """Remember that this user wrote the recipe ``text`` into a folder, if it wants more than numbers.
+
+    A server of this machine counts too: it is wanted more of once there is a key for it.
+    """
+    asked = (isinstance(value, Endpoint) and _is_asked(section, recipe) for _, section, _, value in _values(recipe, ""))
+    if any(wishes(recipe)) or any(asked):
         mark = _mark(folder, text)
         with suppress(OSError):  # then a later command asks
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
 
 
-def _mark(folder: Path, text: str | None = None) -> Path:
+def _mark(folder: Path, text: str) -> Path:
     """Return the file that stands for a recipe in a folder; neither can be exchanged without becoming another file."""
-    if text is None:
-        path = folder / RECIPE
-        text = read_text(path, "the recipe of this folder") if path.exists() else ""
     known = hashlib.sha256(f"{folder.resolve()}\n{text}".encode()).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache else Path.home() / ".cache") / "reflectrl" / "begun" / known
@@ -201,7 +204,7 @@ def _of_name(kind: Kind | None, section: Any, value: Any) -> Iterator[Wish]:
         yield Wish(f"import {value}")
     elif kind == "tracker":
         yield Wish(f"send its metrics to {value}")
-    elif kind == "model" and not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|package:\S+#sha256=\w+", value):
+    elif kind == "model" and (_is_path(value) or not re.fullmatch(_MODEL, value)):
         yield Wish(f"read the model {value}")
     elif kind in ("source", "file"):
         listed = [value] if isinstance(value, str) else value
@@ -225,7 +228,14 @@ def _is_harmless(value: object) -> bool:
 
 
 def _is_word(value: object) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w -]*", value))
+    return isinstance(value, str) and bool(re.fullmatch(r"\w[\w -]*", value)) and not _is_path(value)
+
+
+def _is_path(word: str) -> bool:
+    """Return whether a word would be read as the path of what is in the working folder."""
+    with suppress(OSError):  # a name that is too long
+        return Path(word).exists()
+    return False
 
 
 def _is_asked(section: Any, recipe: Recipe) -> bool:

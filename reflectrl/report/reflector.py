@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from reflectrl.config import load_recipe
+from reflectrl.config import load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.artefacts import read_artefacts
@@ -92,7 +92,8 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
 
     Raises:
         InvalidInput: no run folder, or one without evaluated episodes of a reflector that an expert taught; the last
-            evaluation is not finished, and episodes may be of another environment than the recipe's.
+            evaluation is not finished, and episodes may be of another environment than the recipe's; or a folder from
+            elsewhere whose recipe asks for more than ``load_saved_recipe`` allows.
 
     """
     [found] = read_runs([run])
@@ -104,7 +105,7 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
         )
     if found.outdated_rows:
         raise InvalidInput(f"{run}: {OUTDATED}.")
-    recipe = load_recipe(str(run / RECIPE))
+    recipe = load_saved_recipe(run / RECIPE)
     if recipe.data.teacher != "expert":
         raise InvalidInput(
             f"the reflector of {run} learned the words of a chat model (data.teacher={recipe.data.teacher}), which "

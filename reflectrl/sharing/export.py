@@ -21,8 +21,9 @@ from reflectrl.config import Recipe, dump_recipe
 from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
 from reflectrl.config.model import ModelSection
 from reflectrl.config.packages import package_of
+from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.files import in_one_move, write_text
+from reflectrl.core.files import in_one_move, read_text, write_text
 from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.core.version import version_errors
 from reflectrl.models.files import check_folder
@@ -82,6 +83,7 @@ def export_run(
         raise WorkFailed(
             f"the export cannot be written to {out}: {error.strerror or error}; make room or choose another --out."
         ) from error
+    remember(out, recipe, read_text(out / RECIPE, "the recipe of this export"))  # it is the user's own
     return out
 
 

@@ -181,6 +181,44 @@ def test_a_recipe_that_the_user_began_is_theirs_in_that_folder_only(tmp_path: Pa
         load_saved_recipe(mine / RECIPE)
 
 
+def test_a_folder_stays_the_users_once_there_is_a_key_for_their_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    recipe = recipe_that("send the key in OPENAI_API_KEY to http://localhost:8000/v1")
+    mine = folder_with(recipe, tmp_path / "mine")
+    remember(mine, recipe, dump_recipe(recipe))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-others")
+    assert load_saved_recipe(mine / RECIPE) == recipe
+
+
+def test_the_recipe_of_a_folder_extends_no_file(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (tmp_path / "mine.yaml").write_text("extends: number_line/nano\n")
+    for parent in (tmp_path / "mine.yaml", "../mine.yaml"):
+        (theirs / RECIPE).write_text(f"extends: {parent}\n")
+        with pytest.raises(InvalidInput, match="expected the recipe of a folder to be whole"):
+            load_saved_recipe(theirs / RECIPE)
+    (theirs / RECIPE).write_text("extends: number_line/nano\n")
+    assert load_saved_recipe(theirs / RECIPE).env.name == "number_line"
+
+
+def test_a_word_that_names_a_file_of_the_working_folder_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    games = ["env={name: textworld, options: {games: private}}"]
+    planner = ["players.planner={player: local, model: {name: private}}"]
+    folders = [folder_with(load_recipe("number_line/nano", each), tmp_path / each[0][:7]) for each in (games, planner)]
+    for folder in folders:
+        assert load_saved_recipe(folder / RECIPE)
+    (tmp_path / "private").mkdir()
+    for folder in folders:
+        with pytest.raises(InvalidInput, match="private"):
+            load_saved_recipe(folder / RECIPE)
+
+
 def test_servers_are_allowed_by_name_and_keys_are_not(tmp_path: Path) -> None:
     def read(wish: str, *hosts: str) -> Recipe:
         shutil.rmtree(tmp_path / "agent", ignore_errors=True)
@@ -217,6 +255,27 @@ pathlib.Path({mark!r}).touch()
 @pytest.fixture(scope="module")
 def trained(trained_run: TrainedRuns) -> Path:
     return trained_run()
+
+
+@pytest.mark.slow
+def test_an_audit_makes_no_environment_that_a_folder_from_elsewhere_describes(trained: Path, tmp_path: Path) -> None:
+    run = forget_digests(shutil.copytree(trained, tmp_path / "run"))
+    options = f"env={{name: textworld, options: {{games: {tmp_path}}}}}"
+    (run / RECIPE).write_text(dump_recipe(load_recipe(str(run / RECIPE), [options])))
+    assert f"make the environment textworld with games='{tmp_path}'" in refused("audit-reflector", str(run))
+
+
+@pytest.mark.slow
+def test_an_export_is_the_users_own(trained: Path, tmp_path: Path) -> None:
+    server = "players.planner={player: remote, endpoint: {model: m, base_url: 'http://localhost:8000/v1'}}"
+    run = forget_digests(shutil.copytree(trained, tmp_path / "run"))
+    recipe = load_recipe(str(run / RECIPE), [server])
+    (run / RECIPE).write_text(dump_recipe(recipe))
+    remember(run, recipe, dump_recipe(recipe))
+    reflectrl("export", str(run), "--out", str(tmp_path / "mine"))
+    assert load_agent(tmp_path / "mine").recipe.players.planner is not None
+    with pytest.raises(InvalidInput, match="send the key in OPENAI_API_KEY"):
+        load_agent(shutil.copytree(tmp_path / "mine", tmp_path / "theirs"))
 
 
 @pytest.mark.slow
