@@ -10,7 +10,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,9 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
                 f"{what} is on none of the package indexes that pip is configured for; correct the name or the "
                 f"version, or {_ELSEWHERE}."
             )
-        if not found.link.is_file and not found.link.hash_option:
+        if found.link.is_file:
+            _check_local(found.link, [source["url"] for source in finder.sources], what)
+        elif not found.link.hash_option:
             raise WorkFailed(f"{what} has no hash at {found.link.redacted}; name an index that gives hashes.")
         return Path(finder.download(found.link, folder, download_reporter=check))
     except ReflectRLError:
@@ -76,9 +78,30 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
             "stands in its place, and nothing of it was used; repeat the command, and if it fails again, name an "
             "index that you trust (PIP_INDEX_URL)."
         ) from error
-    except (UnpackError, OSError, ValueError, _http_error()) as error:
+    except (UnpackError, OSError, ValueError, TypeError, AttributeError, RecursionError, _http_error()) as error:
         reason = without_credentials(first_line(error))
         raise WorkFailed(f"{what} could not be fetched ({reason}); go online, or {_ELSEWHERE}.") from error
+
+
+def _check_local(link: Link, sources: Sequence[str], what: str) -> None:
+    """Refuse a file of this machine that a server names; the user's folders of archives and local indexes may.
+
+    Raises:
+        WorkFailed: it lies elsewhere, or is no regular file.
+
+    """
+    file, here = link.file_path.resolve(), [_local(source) for source in sources]
+    ours = None not in here or any(file.is_relative_to(place.resolve()) for place in here if place)
+    if not ours or not file.is_file():
+        raise WorkFailed(f"{what} is {file} by its index, which is not read; {_ELSEWHERE}.")
+
+
+def _local(source: str) -> Path | None:
+    """Return the path of an index or a folder of archives on this machine; ``None`` for one of a server."""
+    from unearth.link import Link
+
+    path = Link(source).file_path if source.startswith("file:") else Path(source)
+    return None if "://" in source and not source.startswith("file:") else path
 
 
 def _http_error() -> type[Exception]:

@@ -156,6 +156,8 @@ class Shop:
     sha256: str
     """Hash of the archive as the index gives it; empty for none."""
     url: str = ""
+    page: str = ""
+    """What the index says of the package instead; empty for its archive with the hash."""
 
 
 @pytest.fixture
@@ -175,7 +177,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     class Index(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             pages = {
-                "/simple/tinyshop/": f'<a href="/{archive.name}#sha256={shop.sha256}">{archive.name}</a>'.encode(),
+                "/simple/tinyshop/": (shop.page or f'<a href="/{archive.name}#sha256={shop.sha256}">it</a>').encode(),
                 f"/{archive.name}": archive.read_bytes(),
             }
             self.send_response(200 if self.path in pages else 404)
@@ -234,6 +236,28 @@ def test_another_file_than_the_one_that_the_index_names_is_not_used(
     with pytest.raises(WorkFailed, match=fact):
         fetch(f"pypi:{requirement}", tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ['<a href="{file}#egg=tinyshop-9">', '<base href="{folder}/"><a href="{name}">'])
+def test_an_index_on_a_server_names_no_file_of_this_machine(shop: Shop, tmp_path: Path, page: str) -> None:
+    file = shop.archive
+    os.mkfifo(file.with_name("pipe.tar.gz"))
+    for each in (file, file.with_name("pipe.tar.gz"), Path("/dev/zero")):
+        shop.page = page.format(file=each.as_uri(), folder=each.parent.as_uri(), name=f"{each.name}#egg=tinyshop-9")
+        with pytest.raises(WorkFailed, match="by its index, which is not read"):
+            fetch("pypi:tinyshop", tmp_path / "into")
+
+
+@pytest.mark.slow
+def test_an_index_on_this_machine_may_name_its_files(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "mirror" / "simple" / "tinyshop"
+    index.mkdir(parents=True)
+    (index / "index.html").write_text(f'<a href="{shop.archive.as_uri()}">{shop.archive.name}</a>')
+    monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
+    assert fetch("pypi:tinyshop", tmp_path / "into")[0] == "tinyshop"
 
 
 def test_programs_of_others_do_not_see_keys(monkeypatch: pytest.MonkeyPatch) -> None:
