@@ -86,7 +86,8 @@ def _copied(env: NatLangEnv) -> NatLangEnv:
     def failed(what: str) -> InvalidInput:
         return InvalidInput(f"{env.name}: it cannot be made again with the same options: it {what}; fix __init__().")
 
-    return called(copy, env, wrong=lambda _: None, failed=failed)
+    twin: NatLangEnv = called(copy, env, wrong=lambda _: None, failed=failed)
+    return twin
 
 
 def _check_observation(env: NatLangEnv) -> Observation:

@@ -35,8 +35,8 @@ NO_INPUTS = {
     "eval": (*(f"env.{name}" for name in LIMITS), "eval.batch_size"),
 }
 """What a stage reads although its result does not depend on it."""
-WRITERS = ("model_dump", "outside_files", "remember")
-"""Functions that read the whole recipe, to write it down, for the files that it names, and for what it asks for."""
+WRITERS = ("model_dump", "outside_files", "remember", "preflight")
+"""Functions that read the whole recipe: to write it down, for the files that it names, and for what it asks for."""
 
 
 def recorded(section: Any, reads: set[str], path: str = "") -> Any:

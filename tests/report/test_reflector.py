@@ -122,14 +122,18 @@ def test_a_single_player_s_words_are_compared_too(trained_run: TrainedRuns) -> N
     assert [row.row.reflections for row in audit_reflector(run)] == ["self", "self"]
 
 
-def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_path) -> None:
+def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     silent = evaluated(tmp_path / "silent", 0.8, 0.5, "players.reflector.player=none")
     assert "has no reflections to audit" in refused("audit-reflector", silent)
-    taught = evaluated(tmp_path / "taught", 0.8, 0.5, "data.teacher=openai")
+    server = "data.endpoint.base_url=http://127.0.0.1:1/v1"
+    taught = evaluated(tmp_path / "taught", 0.8, 0.5, "data.teacher=openai", server)
     assert "learned the words of a chat model (data.teacher=openai)" in refused("audit-reflector", taught)
 
 
-def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(tmp_path) -> None:
+def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(
+    tmp_path, monkeypatch
+) -> None:
     run = evaluated(tmp_path / "run", 0.8, 0.5)
     (run / "stages.json").write_text('{"eval": {"done": false, "inputs": {}}}')
     assert f"{run}: the rows are of an earlier evaluation" in refused("audit-reflector", run)
