@@ -131,9 +131,7 @@ def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_
     assert "learned the words of a chat model (data.teacher=openai)" in refused("audit-reflector", taught)
 
 
-def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(
-    tmp_path, monkeypatch
-) -> None:
+def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(tmp_path) -> None:
     run = evaluated(tmp_path / "run", 0.8, 0.5)
     (run / "stages.json").write_text('{"eval": {"done": false, "inputs": {}}}')
     assert f"{run}: the rows are of an earlier evaluation" in refused("audit-reflector", run)
