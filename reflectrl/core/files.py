@@ -46,6 +46,22 @@ def open_regular(path: Path) -> BufferedReader:
     return path.open("rb")
 
 
+def open_own(name: str | Path, flags: int) -> int:
+    """Open a file of a run folder for writing, an ``opener`` of ``open``; a folder from elsewhere may hold anything.
+
+    Raises:
+        InvalidInput: it is a link, which may lead to a file of somebody else, or a pipe, which could wait for ever.
+
+    """
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        kind = _KINDS.get(stat.S_IFMT(os.lstat(name).st_mode), "a device")
+        raise InvalidInput(f"{name} is {kind}, which is not written; expected a regular file: remove it.") from error
+
+
 def read_bytes(path: Path, expected: str) -> bytes:
     """Return the content of a file, which is ``expected``, as in "a file of JSON lines".
 
@@ -154,7 +170,7 @@ def write_output(path: Path, data: str | bytes) -> None:
 def append_text(path: Path, text: str) -> None:
     """Append ``text`` to a file; the text is on disk when this returns."""
     new = not path.exists()
-    with path.open("a", encoding="utf-8", newline="\n") as file:
+    with open(path, "a", encoding="utf-8", newline="\n", opener=open_own) as file:  # noqa: PTH123 - Path has no opener
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reflectrl.core.errors import InvalidInput, WorkFailed
-from reflectrl.core.files import append_text, in_one_move, read_bytes, read_text
+from reflectrl.core.files import append_text, in_one_move, open_own, read_bytes, read_text
 from reflectrl.core.text import shown
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ def drop_unfinished_line(path: Path) -> None:
     """Remove a last line without a newline, which a run leaves that is killed while writing."""
     if not path.is_file() or path.stat().st_size == 0:  # what is no file is refused where it is read or written
         return
-    with path.open("rb+") as file:
+    with open(path, "rb+", opener=open_own) as file:  # noqa: PTH123 - Path has no opener
         file.seek(-1, os.SEEK_END)
         if file.read() != b"\n":
             file.seek(0)

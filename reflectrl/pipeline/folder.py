@@ -25,7 +25,7 @@ from reflectrl.core.artefacts import (
     read_artefacts,
     read_ledger,
 )
-from reflectrl.core.files import read_text, write_text
+from reflectrl.core.files import open_own, read_text, write_text
 from reflectrl.core.foreign import message_of
 from reflectrl.core.jsonl import encode, read_json
 from reflectrl.core.layout import (
@@ -159,7 +159,7 @@ class RunFolder:
         try:
             is_new = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / LOCK).open("w")
+            lock = open(self.path / LOCK, "w", opener=open_own)  # noqa: PTH123, SIM115 - held below
         except OSError as error:
             raise InvalidInput(f"run folder {self.path} cannot be written: {error}; choose another --runs.") from error
         with lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import types
 from collections.abc import Iterator
@@ -18,9 +19,10 @@ from reflectrl.config import Recipe, dump_recipe, load_recipe, load_saved_recipe
 from reflectrl.config.model import ModelSection
 from reflectrl.config.trust import FIELDS, TRUSTED, for_play, kind_of, remember, wishes
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import AGENT, RECIPE
+from reflectrl.core.layout import AGENT, LOCK, RECIPE
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.pipeline.agent import load_agent
+from reflectrl.pipeline.folder import RunFolder
 from reflectrl.run import Run
 
 SERVER = "https://elsewhere.example/v1"
@@ -242,6 +244,19 @@ def test_options_of_the_environment_are_allowed_by_giving_them(tmp_path: Path) -
         load_saved_recipe(folder / RECIPE, given={"horizon"})
     for given in ({"dataset"}, None):
         assert load_saved_recipe(folder / RECIPE, given=given).env.name == "auto_explore"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_lock_of_a_folder_from_elsewhere_leads_nowhere(tmp_path: Path, kind: str) -> None:
+    folder, mine = folder_with(load_recipe("number_line/nano"), tmp_path / "theirs"), tmp_path / "mine"
+    mine.write_text("precious")
+    if kind == "link":
+        (folder / LOCK).symlink_to(mine)
+    else:
+        os.mkfifo(folder / LOCK)
+    with pytest.raises(InvalidInput, match=f"is a {kind}, which is not written"), RunFolder(folder).locked():
+        pass
+    assert mine.read_text() == "precious"
 
 
 # ---- commands ----------------------------------------------------------------------------------------------------

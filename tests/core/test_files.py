@@ -1,6 +1,10 @@
+import os
+
 import pytest
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.files import append_text, in_one_move, write_text
+from reflectrl.core.jsonl import append_jsonl
 
 
 def test_files_and_folders_appear_complete_and_replace_what_was_there(tmp_path):
@@ -48,3 +52,17 @@ def test_text_is_written_as_utf_8_with_plain_line_ends(tmp_path):
     write_text(tmp_path / "file", "ä\n")
     append_text(tmp_path / "file", "ö\n")
     assert (tmp_path / "file").read_bytes() == "ä\nö\n".encode()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_nothing_is_appended_through_a_link_or_to_a_pipe(tmp_path, kind):
+    outside, there = tmp_path / "outside", tmp_path / "lines.jsonl"
+    outside.write_text("precious")
+    if kind == "link":
+        there.symlink_to(outside)
+    else:
+        os.mkfifo(there)
+    for write in (lambda: append_text(there, "more"), lambda: append_jsonl(there, [1])):
+        with pytest.raises(InvalidInput, match=f"is a {kind}, which is not written"):
+            write()
+    assert outside.read_text() == "precious"
