@@ -12,7 +12,6 @@ from records import reflector_prompt_of
 from run_folders import episode, evaluated
 from trained_runs import TrainedRuns
 
-from reflectrl.config.trust import TRUSTED
 from reflectrl.core import Choice, Decision, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.players import ScriptedReflector, Seat, reflecting
