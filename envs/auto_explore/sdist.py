@@ -67,9 +67,11 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
             )
         if found.link.is_file:
             _check_local(found.link, [source["url"] for source in finder.sources], what)
-        elif not found.link.hash_option:
-            raise WorkFailed(f"{what} has no hash at {found.link.redacted}; name an index that gives hashes.")
-        return Path(finder.download(found.link, folder, download_reporter=check))
+            return Path(finder.download(found.link, folder, download_reporter=check))
+        strong = {name: given for name, given in (found.link.hash_option or {}).items() if name.startswith("sha")}
+        if not strong.keys() - {"sha1"}:
+            raise WorkFailed(f"{what} has no SHA-2 hash at {found.link.redacted}; name an index that gives hashes.")
+        return Path(finder.download(found.link, folder, hashes=strong, download_reporter=check))
     except ReflectRLError:
         raise
     except HashMismatchError as error:

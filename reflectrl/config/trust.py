@@ -86,6 +86,8 @@ class Wish:
     """What it would do, a verb first."""
     host: str = ""
     """The server that would be sent states; empty for all other wishes."""
+    option: str = ""
+    """The environment's option that would be given; empty for all other wishes."""
 
 
 def check_trust(
@@ -106,14 +108,17 @@ def check_trust(
     """
     if os.environ.get(TRUSTED) == str(folder.resolve()) or _mark(folder, text).exists():
         return
+    exported = (folder / AGENT).exists()
     wanted = [wish for wish in wishes(recipe, given) if wish.host not in hosts or not wish.host]
     if not wanted:
         return
     asked = [wish.host for wish in wanted if wish.host]
     servers = "".join(f" --allow-host {host}" for host in dict.fromkeys(asked))
     cures = [f"for these servers give{servers} (allow_hosts in Python)"] * (len(asked) == len(wanted))
+    if exported and all(wish.option for wish in wanted):
+        cures += [f"give {' '.join(f'{wish.option}=...' for wish in wanted)} yourself"]
     cures += [f"if you trust whoever made it, set {TRUSTED}={folder.resolve()} and repeat"]
-    kind = "exported agent" if (folder / AGENT).exists() else "run folder, whose stages were not begun here,"
+    kind = "exported agent" if exported else "run folder, whose stages were not begun here,"
     raise InvalidInput(
         f"the {kind} {folder} wants to {' and to '.join(w.text for w in wanted)}; {', or '.join(cures)}."
     )
@@ -217,7 +222,7 @@ def _of_options(where: str, env: str, options: Mapping[str, Any], given: Collect
     for name, value in options.items():
         words = value if isinstance(value, list) else [value]
         if name not in given and not all(_is_harmless(word) or _is_word(word) for word in words):
-            yield Wish(f"make the environment {env} with {name}={value!r} ({where}; give {name}=... yourself to agree)")
+            yield Wish(f"make the environment {env} with {name}={value!r} ({where})", option=name)
 
 
 def _is_harmless(value: object) -> bool:

@@ -283,6 +283,8 @@ class ChatClient:
             paid = read_tokens(completion)
             if error := error_inside(completion):
                 raise self._api.failure(*error, str(completion), {})
+            if paid == Tokens() and self.endpoint.price:  # a server that does not count may charge any number
+                paid = most
         except (WorkFailed, UnusableReply) as failure:
             if paid is not None:
                 self.journal.add(PaidReply(asked, None, paid, batch=False))
@@ -294,7 +296,7 @@ class ChatClient:
             self._account.settle(max_cost, cost)
             if paid is None:
                 self._count(unanswered=1, cost=cost)
-        return self._keep(asked, completion, chat, way)
+        return self._keep(asked, completion, paid, chat, way)
 
     def check_batch_cost(self, chats: Iterable[Messages]) -> None:
         """Check that the budget suffices for ``chats`` in Batch mode.
@@ -317,7 +319,7 @@ class ChatClient:
         most, paid = self.journal.batched.get(asked, Tokens()), read_tokens(completion)
         self._account.spent += self._batch_cost(paid) - self._batch_cost(most)
         try:
-            self._keep(asked, completion, batch=True)
+            self._keep(asked, completion, paid, batch=True)
         except UnusableReply:
             return False
         return True
@@ -326,10 +328,16 @@ class ChatClient:
         return tokens.cost(self.endpoint.price, batch=True)
 
     def _keep(
-        self, asked: str, completion: object, chat: Messages | None = None, way: str = "text", *, batch: bool = False
+        self,
+        asked: str,
+        completion: object,
+        tokens: Tokens,
+        chat: Messages | None = None,
+        way: str = "text",
+        *,
+        batch: bool = False,
     ) -> Reply[str]:
-        """Count a reply and write it to the journal, before it is used."""
-        tokens = read_tokens(completion)
+        """Count a reply and the ``tokens`` that were charged, and write it to the journal, before it is used."""
         cost = tokens.cost(self.endpoint.price, batch=batch)
         self._count(
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost

@@ -102,7 +102,7 @@ def trained(
             are longer than those of the run, or a folder from elsewhere that asks for more than was allowed.
 
     """
-    recipe = read_recipe(run, hosts=hosts, given=options)
+    recipe = read_recipe(run, hosts=hosts, given=options if read_agent_file(run) is not None else ())
     if name not in (None, recipe.env.name):
         raise InvalidInput(
             f"{run} was trained on {recipe.env.name!r}, and {name!r} is to be played; leave the environment out, or "

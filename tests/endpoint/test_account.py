@@ -43,8 +43,10 @@ def test_every_reply_is_paid_as_the_endpoint_counted_usable_or_not(endpoint: Scr
     endpoint.faults.extend(["500", "no-usage", "empty", "none"])  # an empty reply has 7 and 5 tokens
     account, later = Account(), Account()
     usage = ask(endpoint.at(price=PRICE, concurrency=1), tmp_path, account, "a", "b")
-    cost = pytest.approx((600 * 2.5 + 400 * 1.25 + 20 * 10 + 7 * 2.5 + 5 * 10) / 1e6)
-    assert usage == Usage(calls=4, retries=2, prompt_tokens=1007, cached_tokens=400, completion_tokens=25, cost=cost)
+    most = endpoint.at().most([{"role": "user", "content": "a"}])  # what a reply without counts is charged
+    prompt, written = 1007 + most.prompt, 25 + most.completion
+    cost = pytest.approx(((prompt - 400) * 2.5 + 400 * 1.25 + written * 10) / 1e6)
+    assert usage == Usage(4, 2, prompt_tokens=prompt, cached_tokens=400, completion_tokens=written, cost=cost)
     later.count(Journal(tmp_path).paid, PRICE)
     assert (account.spent, later.spent) == (cost, cost)
 
@@ -52,21 +54,23 @@ def test_every_reply_is_paid_as_the_endpoint_counted_usable_or_not(endpoint: Scr
 @pytest.mark.parametrize(
     ("odd", "counted"),
     [
-        ({"prompt_tokens": True, "completion_tokens": "9"}, Tokens()),
-        ({"prompt_tokens": -5, "completion_tokens": 10**400}, Tokens()),
-        ({"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 50}}, Tokens()),
-        ({"prompt_tokens": 1.5, "prompt_tokens_details": []}, Tokens()),
+        ({"prompt_tokens": True, "completion_tokens": "9"}, None),
+        ({"prompt_tokens": -5, "completion_tokens": 10**400}, None),
+        ({"prompt_tokens": None, "prompt_tokens_details": {"cached_tokens": 50}}, None),
+        ({"prompt_tokens": 1.5, "prompt_tokens_details": []}, None),
         ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, Tokens(10, cached=10)),
     ],
 )
-def test_counts_that_make_no_sense_cost_nothing_and_can_be_read_again(
-    endpoint: ScriptedEndpoint, tmp_path: Path, odd: dict[str, Any], counted: Tokens
+def test_a_reply_whose_counts_make_no_sense_counts_as_the_most_that_it_may_cost(
+    endpoint: ScriptedEndpoint, tmp_path: Path, odd: dict[str, Any], counted: Tokens | None
 ) -> None:
     endpoint.usage = lambda *_: odd
-    account = Account()
-    ask(endpoint.at(price=PRICE), tmp_path, account, "a")
-    assert account.spent == counted.cost(PRICE)
-    assert Journal(tmp_path).paid == [(counted, False)]
+    account, most = Account(), endpoint.at().most([{"role": "user", "content": "a"}])
+    ask(endpoint.at(price=PRICE), tmp_path / "priced", account, "a")
+    assert account.spent == (counted or most).cost(PRICE)
+    assert Journal(tmp_path / "priced").paid == [(counted or most, False)]
+    ask(endpoint.at(), tmp_path / "free", account, "a")
+    assert Journal(tmp_path / "free").paid == [(counted or Tokens(), False)]
 
 
 def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_stopped(

@@ -224,7 +224,7 @@ def test_a_package_may_be_in_a_folder_of_the_user(shop: Shop, tmp_path: Path, mo
     ("sha256", "requirement", "fact"),
     [
         ("0" * 64, "tinyshop", "differs from the file whose hash the index gives"),
-        ("", "tinyshop", "has no hash at http://127.0.0.1"),
+        ("", "tinyshop", "has no SHA-2 hash at http://127.0.0.1"),
         (None, "tinyshop==2.0", "correct the name or the version"),
         (None, "othershop", "correct the name or the version"),
     ],
