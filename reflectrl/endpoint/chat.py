@@ -352,7 +352,7 @@ class ChatClient:
         self._count(cut=int(reply.cut), lenient=int(bool(reply.words)))
         text = self._api.clean(reply.text)
         self.journal.add(PaidReply(asked, text, tokens, batch, reply.cut, self._api.clean(reply.words)))
-        return Reply(text, tokens.completion)
+        return Reply(text, read_tokens(completion).completion)
 
     def _count(self, **more: float) -> None:
         self.usage += Usage(**more)  # type: ignore[arg-type]
