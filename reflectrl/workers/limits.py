@@ -18,7 +18,7 @@ class WorkerLimits:
 
     deadline_s: Annotated[float, Gt(0.0)] = 60.0
     """Maximum duration in seconds of a request to an environment. A worker process is then killed, which is a failure;
-    in the main process (``workers: 0``), a line says which step it is."""
+    in the main process (``workers: 0``), an alarm ends the step where ``on_failure`` is drop; else a line names it."""
     on_failure: Literal["replay", "drop"] = "replay"
     """Answer to a failure: replay the episode up to that step (in the main process, stop the work), or (in RLFT only)
     drop the episode."""

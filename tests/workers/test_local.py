@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_a_recipe_without_workers_drops_the_episodes_that_broke(tmp_path: Path):
     with RecipeEnvs(recipe, tmp_path) as source:
         assert len(play(source.make({}, 2))) == 10
         assert source.failures == 2
+
+
+def test_with_drop_a_step_that_hangs_loses_its_episode_and_the_others_go_on(tmp_path: Path):
+    whole, before = play([make_env("faulty")]), signal.getsignal(signal.SIGALRM)
+    with LocalEnvs(WorkerLimits(on_failure="drop", deadline_s=1.0)) as source:
+        played = play(source.make("faulty", {"fault": "wait", "gate": str(tmp_path / "never")}, 2))
+    assert played == [trajectory for trajectory in whole if trajectory.task.id != "train-1"]
+    assert source.failures == len(whole) - len(played) == 2
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0]) == (before, 0.0)
 
 
 def test_a_step_that_hangs_is_reported_once_and_the_watch_ends_with_the_environments(tmp_path: Path):
