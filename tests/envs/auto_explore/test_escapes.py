@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import platform
+import re
 import shlex
 import socket
 import stat
@@ -461,7 +462,8 @@ GREEDY = {
         "for n in {*range(1, 32)} - {9, 19}: signal.signal(n, signal.SIG_IGN)\ntime.sleep(60)",
         "longer than 1 seconds",
     ),
-    "huge_file": ("f = open('huge', 'wb')\nwhile True: f.write(bytes(1 << 20))", "bytes"),
+    # Stopped by the kernel's limit for a file if that comes before the next look at what was written.
+    "huge_file": ("f = open('huge', 'wb')\nwhile True: f.write(bytes(1 << 20))", "bytes|File too large"),
     # Looked at from time to time, so that how much more it writes is a matter of its pace.
     "many_files": ("for n in range(10**6): time.sleep(0.02), open(f'{n}', 'wb').write(bytes(1 << 20))", "bytes"),
     "files_in_memory": ("for n in range(10**6): open(f'/tmp/{n}', 'wb').write(bytes(1 << 20))", ""),
@@ -477,7 +479,7 @@ def test_a_greedy_program_is_stopped(world, code, reason):
     mark = str(uuid.uuid4())
     result = world.python(f"import os, signal, threading, time\n{code}\n# {mark}")
     assert result.failed
-    assert reason in result.output
+    assert re.search(reason, result.output)
     assert not is_running(mark)
     assert sum(path.stat().st_size for path in world.sandbox.root.iterdir()) < 60 << 20
 
