@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ import msgspec
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import raised
+from reflectrl.core.files import user_cache
 from reflectrl.core.foreign import is_signal
 
 MAX_TRANSLATIONS = 512
@@ -68,8 +68,7 @@ def translate(domain: str, problem: str) -> Translation:
 def packed_translation(domain: str, problem: str) -> bytes:
     """Return a translation as its file holds it; translate if the file is missing or damaged."""
     # one folder for each version of the translator and of this format
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "reflectrl" / "alfworld" / f"{version('fast-downward-textworld')}-1"
+    folder = user_cache() / "alfworld" / f"{version('fast-downward-textworld')}-1"
     path = folder / f"{hashlib.sha256(json.dumps([domain, problem]).encode()).hexdigest()}.json.z"
     with contextlib.suppress(OSError, zlib.error, msgspec.MsgspecError, ValueError):
         kept = path.read_bytes()

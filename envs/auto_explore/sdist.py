@@ -46,6 +46,7 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
             is no pip, whose settings name the index.
 
     """
+    import httpx2
     from unearth.errors import HashMismatchError, UnpackError
 
     what = f"the source archive of {requirement}"
@@ -80,7 +81,7 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
             "stands in its place, and nothing of it was used; repeat the command, and if it fails again, name an "
             "index that you trust (PIP_INDEX_URL)."
         ) from error
-    except (UnpackError, OSError, ValueError, TypeError, AttributeError, RecursionError, _http_error()) as error:
+    except (UnpackError, OSError, ValueError, TypeError, AttributeError, RecursionError, httpx2.HTTPError) as error:
         reason = without_credentials(first_line(error))
         raise WorkFailed(f"{what} could not be fetched ({reason}); go online, or {_ELSEWHERE}.") from error
 
@@ -104,12 +105,6 @@ def _local(source: str) -> Path | None:
 
     path = Link(source).file_path if source.startswith("file:") else Path(source)
     return None if "://" in source and not source.startswith("file:") else path
-
-
-def _http_error() -> type[Exception]:
-    import httpx2
-
-    return httpx2.HTTPError
 
 
 def _finder(what: str, package: str) -> PackageFinder:

@@ -19,6 +19,7 @@ from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
+from reflectrl.core.files import user_cache
 from reflectrl.core.layout import AGENT
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
@@ -127,7 +128,7 @@ def check_trust(
 def remember(folder: Path, recipe: Recipe, text: str) -> None:
     """Remember that this user wrote the recipe ``text`` into a folder, if it wants more than numbers.
 
-    A server of this machine counts too: it is wanted more of once there is a key for it.
+    An endpoint on this machine counts too, because a key for it may be set later, which would be asked about then.
     """
     asked = (isinstance(value, Endpoint) and _is_asked(section, recipe) for _, section, _, value in _values(recipe, ""))
     if any(wishes(recipe)) or any(asked):
@@ -140,8 +141,7 @@ def remember(folder: Path, recipe: Recipe, text: str) -> None:
 def _mark(folder: Path, text: str) -> Path:
     """Return the file that stands for a recipe in a folder; neither can be exchanged without becoming another file."""
     known = hashlib.sha256(f"{folder.resolve()}\n{text}".encode()).hexdigest()
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(cache) if cache else Path.home() / ".cache") / "reflectrl" / "begun" / known
+    return user_cache() / "begun" / known
 
 
 def for_play(recipe: Recipe) -> Recipe:

@@ -19,10 +19,10 @@ class Border:
     """What surrounds the calls of an environment's methods; this one does nothing."""
 
     def enter(self, env: NatLangEnv, *, asked: bool) -> None:
-        """Be told that a method is about to be called; ``asked`` if for hints."""
+        """Note the start of a call of one of the environment's methods; ``asked`` is true for requests for hints."""
 
     def leave(self) -> None:
-        """Be told that the method returned or raised."""
+        """Note that the call has returned or raised."""
 
     def failed(self, error: EnvFailed) -> WorkFailed:
         """Return the error to raise for a failure within an episode."""

@@ -33,6 +33,11 @@ def user_path(given: str | Path) -> Path:
         raise InvalidInput(f"path {str(given)!r} begins with a home folder that is not known.") from error
 
 
+def user_cache() -> Path:
+    """Return the folder for what may be deleted at any time, below ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "reflectrl"
+
+
 def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading.
 

@@ -1,4 +1,4 @@
-"""First states of tasks: splits are only told apart by a player if their tasks begin differently."""
+"""Comparison of the first states of tasks: tasks that begin alike are one task to a player that sees only the state."""
 
 from __future__ import annotations
 
