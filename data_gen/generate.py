@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
+from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
@@ -37,7 +37,7 @@ from reflectrl.data_gen.rows import (
     write_rows,
 )
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
-from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, Teacher
+from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, RandomTeacher, Teacher
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
 from reflectrl.players import ScriptedReflector, Seat, reflecting
@@ -224,7 +224,7 @@ class Collection:
             layout=recipe.layout(env.instructions),
             seed=recipe.seed,
             noise=recipe.data.noise,
-            negatives=recipe.data.negatives,
+            negatives=0.0 if recipe.data.teacher == "random" else recipe.data.negatives,  # nobody knows a mistake
             held_out=_held_out(recipe, env),
         )
         self.shown = choose_demonstrations(given, env, self._teaching.held_out)
@@ -238,7 +238,7 @@ class Collection:
 
     def _teacher(self) -> Teacher:
         if self._client is None:
-            return ExpertTeacher()
+            return RandomTeacher(self._recipe.seed) if self._recipe.data.teacher == "random" else ExpertTeacher()
         kind = OracleTeacher if self._recipe.data.trajectory == "oracle" else ChatTeacher
         return kind(self._client, self._prompts)
 
@@ -370,12 +370,21 @@ class Collection:
 
 
 def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[tuple[str, ...]]:
-    """Return what the initial states of held-out tasks show; nothing where different states may show the same."""
+    """Return what the initial states of held-out tasks show, and no training task's.
+
+    A text that training tasks begin with as well cannot identify a held-out task: what tells them apart is hidden, or
+    the tasks are the same. Nothing is held out where the environment says that different states may show the same.
+    """
     if not env_class(recipe.env.name).observable:
         return frozenset()
     tasks = [task for split in env.splits if split != "train" for task in env.any_tasks(split)]
-    starts: set[tuple[str, ...]] = set()
+    held_out = _starts(env, tasks)
+    return frozenset(held_out - _starts(env, env.split_tasks("train"))) if held_out else frozenset()
+
+
+def _starts(env: NatLangEnv, tasks: Sequence[Task]) -> set[tuple[str, ...]]:
+    starts = set()
     for task in tasks:
         env.reset(seed=0, options={"task": task})
         starts.add(env.observation.shown)
-    return frozenset(starts)
+    return starts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -72,9 +73,21 @@ class ExpertTeacher:
         if reflection is None:
             raise InvalidInput(
                 f"the environment's reflection() said nothing {request.where}; expected a reflection on every state "
-                "with data.teacher=expert: write or complete that method, or choose data.teacher=openai."
+                "with data.teacher=expert: write or complete that method, or choose data.teacher=openai, or "
+                "data.teacher=random with sft.enabled=false and players.reflector.player=none (RLFT alone)."
             )
         return Advice(read_reflection(reflection), expert_action(request))
+
+
+@dataclass(frozen=True)
+class RandomTeacher:
+    """Random actions and no words: what a recipe without SFT and without an expert shows its tokenizer."""
+
+    seed: int
+
+    async def advise(self, request: Request) -> Advice:
+        """Return no reflection, and an action drawn uniformly from the menu."""
+        return Advice("", random.Random(f"{self.seed} random {request.draw}").choice(request.menu.actions))
 
 
 @dataclass(frozen=True)

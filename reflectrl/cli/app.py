@@ -56,6 +56,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 STAGES, RESULTS, AGENTS, SETUP = "Stages of a run", "Results", "Playing and sharing", "Environments and recipes"
+app.command("train", rich_help_panel=STAGES)(stages.train)
 app.command("run", rich_help_panel=STAGES)(stages.run)
 app.command("gen-data", rich_help_panel=STAGES)(stages.gen_data)
 app.command("sft", rich_help_panel=STAGES)(stages.sft)

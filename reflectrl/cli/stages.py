@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,6 +12,7 @@ from reflectrl.cli.completion import complete_recipe, complete_run_name
 from reflectrl.cli.shared import Overrides
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
+from reflectrl.core.layout import STAGES
 from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
@@ -125,7 +127,32 @@ def run(
         return
     if jobs > 1:
         raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds or --grid with it.")
-    done = _stages(("gen-data", "sft", "rlft", "eval"), recipe, runs, run, overrides, max_cost=max_cost)
+    done = _stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost)
+    say(f"report: {done.report()}")
+
+
+def train(
+    env: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="Environment: package.module:Class, a name of 'check-env --list', gymnasium:NAME."
+        ),
+    ],
+    minutes: Annotated[float, typer.Option(min=0.5, help="Time for all stages together.")] = 15.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
+    runs: RunsOption = Path("runs"),
+    run: Annotated[
+        str | None, typer.Option("--run", help="Name of the run folder; default: the environment's name.")
+    ] = None,
+    max_cost: MaxCost = None,
+    overrides: Overrides = None,
+) -> None:
+    """All stages on an environment of yours, with settings chosen by measurement, then the report."""
+    from reflectrl.core.registry import env_class
+
+    name = env_class(env).name if ":" not in env else env.rpartition(":")[2]
+    recipe = {"name": name, "seed": seed, "budget": {"minutes": minutes}, "env": {"name": env}}
+    done = _stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost)
     say(f"report: {done.report()}")
 
 
@@ -179,7 +206,7 @@ def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exi
 
 def _stages(
     stages: tuple[str, ...],
-    recipe: str | None,
+    recipe: str | Mapping[str, object] | None,
     runs: Path,
     run: str | None,
     overrides: list[str] | None,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
+from reflectrl.config.budget import note_stated
 from reflectrl.config.prices import ABSENT, drop_foreign_prices
 from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import Recipe
@@ -98,6 +99,7 @@ def load_recipe(
         source.values,
         lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
     )
+    note_stated(source.values, [override.partition("=")[0] for override in overrides])
     checked = _checked(name, source)
     known = [*unused_settings(recipe)] if isinstance(recipe, Recipe) else []
     if unused := [line for line in unused_settings(checked) if line not in known]:

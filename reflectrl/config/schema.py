@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from reflectrl.config.action_mode import check_action_mode
+from reflectrl.config.budget import BudgetSection
 from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
@@ -106,8 +107,9 @@ class PlayersSection(Section):
 class DataSection(Section):
     """Stage 1a, gen-data (Algorithm 1, lines 1-20)."""
 
-    teacher: Literal["expert", "openai"] = "expert"
-    """Teacher: the environment's expert (offline), or a chat endpoint."""
+    teacher: Literal["expert", "openai", "random"] = "expert"
+    """Teacher: the environment's expert (offline); a chat endpoint; or random actions without words, from which a
+    recipe with neither SFT nor a reflector gets its tokenizer."""
     trajectory: Literal["teacher", "oracle"] = "oracle"
     """Source of the actions: the teacher (reflect, then choose), or the expert, with reflections based on a spoiler."""
     noise: Fraction = 0.0
@@ -184,6 +186,9 @@ class Recipe(Section):
     """Purpose of the recipe, in a sentence."""
     seed: CountOrZero = 0
     """Seed of all random draws."""
+    budget: BudgetSection | None = None
+    """Time for the run, from which the settings follow that the recipe does not state; absent: every setting has the
+    fixed default of its section."""
     env: EnvSection
     """Environment and its options."""
     dataset: DatasetSection | None = None
@@ -236,6 +241,11 @@ class Recipe(Section):
             raise ValueError("eval.policies names rlft but the recipe has no rlft section; remove one of the two")
         if not self.sft.enabled and "sft" in self.eval.policies:
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
+        if self.data.teacher == "random" and (self.sft.enabled or self.players.reflector.player != "none"):
+            raise ValueError(
+                "data.teacher=random says nothing and knows no action, so nobody can learn from it; set "
+                "sft.enabled=false and players.reflector.player=none, or another teacher"
+            )
         self._check_rewards()
         self._check_thoughts()
         self._check_memory()

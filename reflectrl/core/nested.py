@@ -25,6 +25,25 @@ def section_at(values: Any, where: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
+def value_at(values: Any, where: str) -> Any:
+    """Return the value at the dotted key ``where``, numbers of list entries included."""
+    for key in where.split("."):
+        values = values[int(key)] if isinstance(values, list) else values[key]
+    return values
+
+
+def set_at(values: Any, where: str, value: Any) -> None:
+    """Set the value at the dotted key ``where``, in place; a mapping that is missing on the way is made."""
+    *path, last = where.split(".")
+    for key in path:
+        if isinstance(values, list):
+            values = values[int(key)]
+        else:
+            values[key] = {} if values.get(key) is None else values[key]
+            values = values[key]
+    values[int(last) if isinstance(values, list) else last] = value
+
+
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return a value of JSON with ``change`` applied to each text in it, keys excepted."""
     if isinstance(value, dict):

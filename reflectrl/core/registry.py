@@ -3,7 +3,8 @@
 An entry point of the group ``reflectrl.envs`` maps a name to ``module:Class``; its module is imported on first use.
 
 ``NAME:REST`` means the environment ``NAME`` with the text ``REST`` as the first parameter of its constructor, such as
-``textworld:games/house.z8``. This form is accepted wherever an environment is named.
+``textworld:games/house.z8``; where no environment has that name, ``package.module:Class`` is a class to import. Both
+forms are accepted wherever an environment is named.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import contextlib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
@@ -76,19 +79,31 @@ def env_names() -> list[str]:
     return sorted({*_TARGETS, *_plugins()})
 
 
+def names_class(name: str) -> bool:
+    """Return whether ``name`` is ``package.module:Class`` rather than a registered environment, with or without more."""
+    return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", name) is not None and name.partition(":")[0] not in env_names()
+
+
 def env_class(name: str) -> type[NatLangEnv]:
-    """Import and return the class registered as ``name``; for ``NAME:REST``, the class registered as ``NAME``.
+    """Import and return the class of ``name``, which is registered, ``NAME:REST`` or ``package.module:Class``.
 
     Raises:
         InvalidInput: an unknown name, a target that cannot be imported, or a target that is no ``NatLangEnv``.
 
     """
-    name = name.partition(":")[0]
-    target = _TARGETS.get(name) or _plugins().get(name)
+    target: str | type[NatLangEnv] | None
+    if names_class(name):
+        target = name
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)  # last, so that nothing in the working folder hides an installed package
+    else:
+        name = name.partition(":")[0]
+        target = _TARGETS.get(name) or _plugins().get(name)
     if target is None:
         raise InvalidInput(
-            f"environment {name!r} is unknown; {nearest(name, env_names())} One of your own is known after "
-            "register_env in the same program, or once its package is installed (entry point reflectrl.envs)."
+            f"environment {name!r} is unknown; {nearest(name, env_names())} One of your own is named "
+            "package.module:Class; or it is known after register_env in the same program, or once its package is "
+            "installed (entry point reflectrl.envs)."
         )
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
@@ -119,7 +134,7 @@ def env_path(name: str) -> str | None:
         InvalidInput: a class that no other process can import.
 
     """
-    target = _TARGETS.get(name.partition(":")[0])
+    target = name if names_class(name) else _TARGETS.get(name.partition(":")[0])
     if target is None or isinstance(target, str):
         return target
     if target.__module__ == "__main__" or "<locals>" in target.__qualname__:
@@ -148,7 +163,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     for option in options:
         if option not in known:
             raise InvalidInput(f"environment {name!r} has no option {option!r}; {nearest(option, known)}")
-    plain, colon, rest = name.partition(":")
+    plain, colon, rest = (name, "", "") if names_class(name) else name.partition(":")
     if colon:
         if not rest or not known:
             raise InvalidInput(
@@ -172,7 +187,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         env = cls(**options)
     check_constructed(env)
     if not env.name:
-        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {plain!r}.")
+        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name.")
     return env
 
 

@@ -324,6 +324,10 @@ class RunFolder:
             raise
         self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
 
+    def seconds(self) -> float:
+        """Return the seconds that all stages have taken so far."""
+        return float(sum(entry.get(_SECONDS[0], 0.0) for entry in self._read().values()))
+
     def _add_seconds(self, stage: str, *seconds: float) -> None:
         entry = self._read().get(stage)
         if entry is not None:  # a dry run begins no stage

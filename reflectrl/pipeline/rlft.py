@@ -35,7 +35,7 @@ from reflectrl.core.layout import (
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.models.load import save_model
+from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.models.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
@@ -55,7 +55,7 @@ from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 from reflectrl.training.trackers import Tracking, tracking
 
 
-def _training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
+def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
     cuda = torch.cuda.is_available()
     players = recipe.players
@@ -185,17 +185,24 @@ class _Records:
         )
 
 
+def starting_players(run_players: RunPlayers) -> tuple[LanguageModel, Player | None]:
+    """Return the policy with which RLFT begins, and the frozen reflector; none if the policy's model holds it."""
+    recipe = run_players.recipe
+    lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
+    if not recipe.players.reflector.trained:
+        return lm, run_players.reflector(lm)
+    add_reflector(lm, run_players.run.verified(REFLECTOR, "sft"))
+    return lm, None
+
+
 def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: Account, advance: Advance) -> Usage:
     """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
     run_players = RunPlayers(recipe, run, account)
-    lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
+    lm, reflector = starting_players(run_players)
     trained = recipe.players.reflector.trained
-    if trained:
-        add_reflector(lm, run.verified(REFLECTOR, "sft"))
-    reflector = None if trained else run_players.reflector(lm)
     if is_main_process():
         for split in ("train", *(["validation"] if section.validation else [])):
             check_prompt_lengths(run_players, run_players.readers(lm), split, [stage.env for stage in section.stages])
@@ -210,7 +217,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         records = _Records(run_players, section, reflector, envs, advance, tracked)
         trainer = trainer_class(section.trainer)(
             lm.model,
-            _training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
+            training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
             lm.tokenizer,
             env=envs,
             seats=run_players.training_seats(reflector, from_start=checkpoint is None),

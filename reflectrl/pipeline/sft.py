@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reflectrl.config import Recipe
@@ -11,13 +11,13 @@ from reflectrl.core.layout import FAILURES, POLICY_SFT, REFLECTOR, checkpoints_f
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
-from reflectrl.models.load import BUILTIN, check_labels, new_model, save_model
+from reflectrl.models.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
-from reflectrl.training.sft import train_sft
+from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
 
 
@@ -57,6 +57,20 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
 
 
 def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
+    def after(step: int, steps: int, loss: float) -> None:
+        advance(step, steps, f"loss {loss:.3f}")
+        release_memory()
+
+    lm, summary = fine_tune(recipe, run, player, checkpoints, after)
+    save_model(lm, folder)
+    dropped = f", {summary.dropped} too long" if summary.dropped else ""
+    advance(summary.steps, summary.steps, f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}")
+
+
+def fine_tune(
+    recipe: Recipe, run: RunFolder, player: Player, checkpoints: Path, on_step: Callable[[int, int, float], None]
+) -> tuple[LanguageModel, SFTSummary]:
+    """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
     run_players = RunPlayers(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
@@ -71,10 +85,6 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
     warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 
-    def after(step: int, steps: int, loss: float) -> None:
-        advance(step, steps, f"loss {loss:.3f}")
-        release_memory()
-
     with gentle_stops() as stop:
         summary = train_sft(
             lm,
@@ -88,10 +98,8 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,
-            on_step=after,
+            on_step=on_step,
             stop=stop,
             failures=run / FAILURES,
         )
-    save_model(lm, folder)
-    dropped = f", {summary.dropped} too long" if summary.dropped else ""
-    advance(summary.steps, summary.steps, f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}")
+    return lm, summary

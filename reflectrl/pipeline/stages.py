@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.players import RunPlayers
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
     """A request for stages of a run."""
 
@@ -80,6 +80,10 @@ def run_stages(
         preflight(recipe, RunFolder(run_dir), stages, spending)
     job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
     with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
+        if recipe.budget is not None:
+            from reflectrl.pipeline.auto import kept
+
+            job.recipe = kept(recipe, job.run)
         for stage in stages:
             _run_stage(job, stage)
 
@@ -92,6 +96,10 @@ def _see_one_gpu() -> None:
 
 
 def _run_stage(job: _Job, stage: str) -> None:
+    if job.recipe.budget is not None and not job.run.has_begun(stage):
+        from reflectrl.pipeline.auto import chosen
+
+        job.recipe = chosen(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled(stage, text)))
     recipe, run = job.recipe, job.run
     for earlier in STAGES[: STAGES.index(stage)]:
         run.check(recipe, earlier)

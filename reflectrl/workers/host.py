@@ -85,7 +85,7 @@ def _reply(envs: dict[int, NatLangEnv], number: int, request: Request) -> bytes:
 
 def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
     if isinstance(request, Make):
-        if request.path is not None:
+        if request.path is not None and request.path != request.name:
             register_env(request.name.partition(":")[0], request.path)
         if number in envs:
             with contextlib.suppress(BaseException):  # a broken environment may be impossible to close

@@ -1,0 +1,206 @@
+"""Settings that a recipe with a ``budget`` leaves open, chosen from measurements on this machine.
+
+What gen-data reads and the shapes of models are chosen from a survey of the environment; the bounds of SFT and RLFT
+from the seconds that a step or an iteration takes with the real models, when their stage begins. Each choice is written
+with its reason into the run folder's ``recipe.yaml``, from which a run that continues takes it again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reflectrl.config import Recipe, load_recipe, load_saved_recipe
+from reflectrl.core.layout import RECIPE
+from reflectrl.core.nested import set_at, value_at
+from reflectrl.core.text import counted
+from reflectrl.models.load import BUILTIN
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.models import RunModels
+from reflectrl.pipeline.pace import seconds_per_iteration, seconds_per_step
+from reflectrl.pipeline.sft import wanted_players
+from reflectrl.pipeline.survey import Survey, survey
+
+DATA_SHARE, SFT_SHARE = 0.1, 0.4
+"""Shares of the time left that gen-data and sft may take; both end earlier where there is nothing more to learn."""
+MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 6000, 3000, 400
+MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
+EVALUATION = 12
+"""Length of the evaluation, in iterations of RLFT."""
+VALIDATION = 1.25
+"""Factor by which validations lengthen RLFT."""
+RARE = 0.05
+"""Success rate of random actions below which states that are new bring a reward of their own."""
+VOCABULARY = 1000
+"""Size of the builtin model's vocabulary at most."""
+LETTERS = 52
+"""Length of the longest menu whose labels are letters."""
+ROOM = 1.2
+"""Factor by which prompts and reflections may be longer than the longest that were seen."""
+_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 3e-3, "max_grad_norm": 1.0}
+"""Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section."""
+_RLFT = {
+    "episodes": 64,
+    "task_priority": 0.3,
+    "learning_rate_end": 0.2,
+    "max_grad_norm": 0.5,
+    "num_iterations": 2,
+    "num_minibatches": 4,
+    "target_kl": 0.03,
+    "terms.ppo": {"epsilon": 0.2},
+    "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
+    "terms.value": {"coef": 0.5},
+    "baseline": "value",
+    "gae_lambda": 0.95,
+    "normalize_advantages": True,
+    "center_advantages": True,
+}
+"""PPO with a value head; a recipe that states its own policy term or baseline gets none of it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting that was chosen."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+def kept(recipe: Recipe, run: RunFolder) -> Recipe:
+    """Return a recipe with the settings that were chosen in the run folder before."""
+    if recipe.budget is None or not (run / RECIPE).is_file():
+        return recipe
+    before = load_saved_recipe(run / RECIPE)
+    values, reasons = before.model_dump(), before.budget.chosen if before.budget is not None else {}
+    return _with(recipe, [Choice(key, value_at(values, key), reason) for key, reason in reasons.items()])
+
+
+def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], None]) -> Recipe:
+    """Return a recipe with the open settings chosen that ``stage`` is the first to read.
+
+    Args:
+        recipe: the recipe with what was chosen for earlier stages; without a ``budget`` it is returned as it is.
+        run: the run folder.
+        stage: the stage, which has not begun.
+        tell: called with a sentence about what was chosen.
+
+    """
+    if recipe.budget is None or stage == "eval":
+        return recipe
+    minutes = recipe.budget.minutes
+    if stage == "gen-data":
+        tell("surveying the environment")
+        seen = survey(recipe, run.path)
+        recipe = _with(recipe, [*_players(recipe, seen)])
+        recipe = _with(recipe, [*_layout(recipe, seen)])
+        return _with(recipe, [*_model(recipe, run, seen), *_data(recipe, seen), *_training(recipe, seen)])
+    left = 60 * minutes - run.seconds()
+    return _with(recipe, [*(_sft(recipe, run, left) if stage == "sft" else _rlft(recipe, run, left))])
+
+
+def _with(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
+    values = recipe.model_dump()
+    for choice in choices:
+        if recipe.budget is not None and not recipe.budget.states(choice.key):
+            set_at(values, choice.key, choice.value)
+            values["budget"]["chosen"][choice.key] = choice.reason
+    return load_recipe(values)
+
+
+def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+    """Choose who teaches and who plays."""
+    if recipe.data.teacher == "openai":
+        return
+    if not seen.taught:
+        reason = "the environment has no expert"
+        yield Choice("data.teacher", "random", f"{reason}, and RLFT alone needs no rows but the tokenizer's")
+        yield Choice("sft.enabled", False, reason)
+        yield Choice("players.reflector.player", "none", f"{reason} to teach reflections")
+        yield Choice("eval.policies", ["random", "rlft"], reason)
+    else:
+        yield Choice("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
+
+
+def _layout(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+    """Choose the layout of the prompts."""
+    if recipe.model.name != BUILTIN:
+        return
+    yield Choice("prompt.instructions", False, "a model with random weights learns the rules from play")
+    kind = "letters" if seen.max_actions <= LETTERS else "added"
+    yield Choice("prompt.labels", kind, f"the longest menu has {counted(seen.max_actions, 'action')}")
+    yield Choice("prompt.history", 1, "the last action, which the reflector judges")
+
+
+def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Choice]:
+    """Choose tokenizer, shape and context of the builtin model, and the length of reflections."""
+    if recipe.model.name != BUILTIN:
+        return
+    yield Choice("model.builtin.pieces", "names", "names with their numbers stay whole")
+    layout = RunModels(recipe, run).layout
+    long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
+    yield Choice("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
+    words = math.ceil(ROOM * long.reflection) + 1
+    if seen.taught:
+        reason = f"the expert's longest reflection has {long.reflection} tokens"
+        yield Choice("players.reflector.max_new_tokens", words, reason)
+    whole = 16 * math.ceil((ROOM * long.prompt + words) / 16)
+    yield Choice("model.max_length", whole, f"the longest prompt has {long.prompt} tokens")
+    yield Choice("model.attn_implementation", "eager", "the fastest for a model this small")
+
+
+def _data(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+    """Choose the number of samples, and what they show besides the expert's way."""
+    if recipe.budget is None or recipe.data.teacher == "openai":
+        return
+    if not recipe.sft.enabled:
+        yield Choice("data.samples", MIN_SAMPLES, "only the tokenizer reads them")
+        return
+    seconds = DATA_SHARE * 60 * recipe.budget.minutes
+    count = round(min(max(seconds / max(seen.seconds_per_step, 1e-9), MIN_SAMPLES), MAX_SAMPLES))
+    yield Choice("data.samples", count, f"a step takes {1000 * seen.seconds_per_step:.1f} ms")
+    yield Choice("data.noise", 0.2, "shows states off the expert's way")
+    yield Choice("data.negatives", 0.3, "an expert can say how to go on after a mistake")
+    yield Choice("data.reflection_dropout", 0.2, "the policy also learns to act where reflections are wrong")
+
+
+def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+    """Choose how both players are fine-tuned and how the policy learns from play, except for how long."""
+    if recipe.model.name == BUILTIN and recipe.sft.enabled:
+        for player in ("reflector", "policy"):
+            for key, suited in _SFT.items():
+                yield Choice(f"sft.{player}.{key}", suited, "suits a model with random weights")
+        yield Choice("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
+    if recipe.rlft is None or recipe.budget is None:
+        return
+    if not any(recipe.budget.states(f"rlft.{key}") for key in ("baseline", "terms.ppo", "terms.reinforce")):
+        for key, value in _RLFT.items():
+            yield Choice(f"rlft.{key}", value, "PPO with a value head, as episodes have several steps")
+    if recipe.model.name == BUILTIN:
+        yield Choice("rlft.learning_rate", 5e-4, "suits a model with random weights")
+    discount = round(1 - 1 / min(max(2 * seen.horizon, 20), 200), 4)
+    yield Choice("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")
+
+
+def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
+    """Choose the bounds of both players' fine-tuning."""
+    wanted = wanted_players(recipe)
+    for player in wanted:
+        seconds = seconds_per_step(recipe, run, player)
+        steps = round(min(max(SFT_SHARE * left / len(wanted) / seconds, MIN_SFT_STEPS), MAX_SFT_STEPS))
+        for name in ("reflector", "policy") if player == "both" else (player,):
+            yield Choice(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
+
+
+def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
+    """Choose the bound of RLFT, each stage of a curriculum with the same number of iterations."""
+    if recipe.rlft is None:
+        return
+    seconds = seconds_per_iteration(recipe, recipe.rlft, run)
+    fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.stages)
+    count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
+    for number in range(len(recipe.rlft.stages)):
+        reason = f"at most: an iteration takes {seconds:.1f} s"
+        yield Choice(f"rlft.stages.{number}.iterations", count, reason)

@@ -1,0 +1,108 @@
+"""``Survey``: what random and expert episodes of a recipe's environment show before anything is trained."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from reflectrl.config import Recipe
+from reflectrl.config.environment import recipe_env
+from reflectrl.core import Trajectory
+from reflectrl.core.seeds import derive_seed
+from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.players import CarelessExpert, ExpertReflector, RandomPolicy, reflecting
+from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts.views import view
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.turn import policy_views, states_of
+
+EPISODES = 48
+"""Number of episodes of each kind."""
+EXPERTISE = 0.85
+"""Probability of the expert's action in its episodes, which thereby leave its path."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Longest texts in tokens, and the number of different tokens."""
+
+    prompt: int
+    """Longest prompt of a player, with the expert's reflection where the policy reads one."""
+    reflection: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Episodes of training tasks: by random actions, and by a careless expert where the environment has one."""
+
+    max_actions: int
+    """Length of the longest menu."""
+    horizon: int
+    at_random: Sequence[Trajectory]
+    taught: Sequence[Trajectory]
+    """Episodes with the expert's reflections; none without an expert."""
+    expert_success: float
+    """Success rate of the expert itself; 0 without one."""
+    seconds_per_step: float
+    """Seconds of the environment for a step, with the expert's hints where it has them."""
+
+    @property
+    def random_success(self) -> float:
+        """Success rate of random actions."""
+        return fmean(each.success for each in self.at_random)
+
+    @property
+    def rewards_are_equal(self) -> bool:
+        """Whether all random episodes bring the same return, so that nothing can be learned from them."""
+        return len({round(each.episode_return, 9) for each in self.at_random}) == 1
+
+    def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
+        """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here."""
+        played = (*self.at_random, *self.taught)
+        shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
+        shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
+        said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
+        names = labels(layout.labels, self.max_actions)
+        tokenizer = train_tokenizer(
+            [*shown, *said], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
+        )
+
+        def longest(texts: Sequence[str]) -> int:
+            some = sorted({*texts}, key=lambda text: (-len(text), text))[:64]
+            return max((len(tokenizer(text)["input_ids"]) for text in some), default=0)
+
+        return Lengths(longest(shown), longest(said), len(tokenizer))
+
+
+def survey(recipe: Recipe, folder: Path) -> Survey:
+    """Play episodes of training tasks in this process; the same recipe and seed play the same ones.
+
+    Raises:
+        EnvFailed: the environment raised, or returned what the protocol forbids.
+
+    """
+    with closing(recipe_env(recipe, folder)) as env:
+        layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
+        rng = random.Random(derive_seed(recipe.seed, "survey"))
+        episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(EPISODES)]
+        began = time.monotonic()
+        at_random = rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=layout)
+        env.reset(seed=0, options={"task": tasks[0]})
+        hints = env.hints()
+        taught: list[Trajectory] = []
+        successes = [0.0]
+        if hints.action is not None and hints.reflection is not None:
+            seats = reflecting(ExpertReflector())
+            taught = rollout([env], episodes, policy=CarelessExpert(EXPERTISE), seats=seats, layout=layout)
+            best = rollout([env], episodes, policy=CarelessExpert(1.0), seats=(), layout=layout)
+            successes = [float(each.success) for each in best]
+        steps = sum(len(each.turns) for each in (*at_random, *taught))
+        seconds = (time.monotonic() - began) / max(steps, 1)
+        return Survey(env.max_actions, env.horizon, at_random, taught, fmean(successes), seconds)
