@@ -89,7 +89,9 @@ class Run:
         from reflectrl.data_gen.generate import Spending
 
         spending = Spending(max_cost, dry_run, batch)
-        run_stages(self.recipe, self.path, stages, sft_players=players, spending=spending, reporter=self._reporter)
+        self.recipe = run_stages(
+            self.recipe, self.path, stages, sft_players=players, spending=spending, reporter=self._reporter
+        )
 
     def gen_data(self, *, max_cost: float | None = None) -> dict[str, Path]:
         """Run stage 1a: collect the teacher's episodes; return the files of SFT rows by kind of row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task
@@ -36,6 +37,24 @@ class Corridor(NatLangEnv):
 
     def expert(self):
         return "right"
+
+
+class Hall(Corridor):
+    """The same rooms without a number, so that a text tells where the player is."""
+
+    name = "hall"
+
+    def observe(self):
+        return replace(super().observe(), text=f"Room {self.room}.")
+
+
+class SilentHall(Hall):
+    """A hall without an expert."""
+
+    name = "silent_hall"
+
+    def expert(self):
+        return None
 
 
 def corridor(horizon: int = 5, **replaced: Any) -> Corridor:

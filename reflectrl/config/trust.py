@@ -33,6 +33,7 @@ Kind = Literal["plain", "model", "code", "class", "source", "file", "env", "opti
 
 _PLAIN = {
     "Recipe": "name description",
+    "BudgetSection": "stated chosen",
     "WorkerLimits": "on_failure",
     "DatasetSection": "writer",
     "PromptLayout": "labels shuffle action_mode menu",

@@ -47,10 +47,13 @@ def run_stages(
     sft_players: Sequence[str] | None = None,
     spending: Spending | None = None,
     reporter: Reporter | None = None,
-) -> None:
+) -> Recipe:
     """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed continues.
 
     ``sft_players`` are the players that ``sft`` trains, both if absent.
+
+    Returns:
+        The recipe, with what was chosen by measurement if it has a ``budget``.
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
@@ -86,6 +89,7 @@ def run_stages(
             job.recipe = kept(recipe, job.run)
         for stage in stages:
             _run_stage(job, stage)
+    return job.recipe
 
 
 def _see_one_gpu() -> None:

@@ -1,0 +1,78 @@
+"""A recipe with a budget: what it leaves open is chosen by measurement, once, and written with its reason."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import yaml
+from trained_runs import play_stages
+
+from reflectrl.config import load_recipe, load_saved_recipe
+from reflectrl.core import InvalidInput
+from reflectrl.core.layout import POLICY, RECIPE, STAGES
+from reflectrl.core.nested import value_at
+from reflectrl.pipeline import run_stages
+from reflectrl.rollout.results import read_results
+
+STATED = {"data": {"samples": 60}, "eval": {"episodes": 6, "greedy": False}, "rlft": {"episodes": 8}}
+
+
+def recipe(env="corridor:Hall", *overrides, **more):
+    values = {"name": "short", "budget": {"minutes": 0.1}, "env": {"name": env}, **STATED, **more}
+    return load_recipe(values, overrides)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("auto") / "run"
+    return path, play_stages(recipe(), path)
+
+
+def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen_and_why(trained):
+    path, _ = trained
+    assert {row.policy for row in read_results(path / "eval.jsonl")} == {"random", "sft", "rlft", "expert"}
+    kept = load_saved_recipe(path / RECIPE)
+    for key in ("model.max_length", "rlft.gamma", "sft.policy.steps", "rlft.stages.0.iterations"):
+        assert kept.budget.chosen[key]
+    assert kept.rlft.baseline == "value"
+    assert kept.model.max_length < 1024
+
+
+def test_what_a_recipe_states_stays_as_it_says(trained):
+    kept = load_saved_recipe(trained[0] / RECIPE)
+    assert (kept.data.samples, kept.rlft.episodes, kept.eval.greedy) == (60, 8, False)
+    assert not {"data.samples", "rlft.episodes"} & kept.budget.chosen.keys()
+    again = load_recipe(recipe(), ["rlft.gamma=0.5", "rlft.terms.reinforce={}"])
+    assert again.budget.states("rlft.gamma")
+    assert again.budget.states("rlft.terms.reinforce")
+    assert not again.budget.states("rlft.gae_lambda")
+
+
+def test_a_run_that_continues_keeps_its_bounds_and_ends_with_the_same_bytes(trained):
+    path, _ = trained
+    before, weights = yaml.safe_load((path / RECIPE).read_text()), (path / POLICY / "model.safetensors").read_bytes()
+    assert play_stages(recipe(), path).count("skipped") == len(STAGES)
+    shutil.rmtree(path / POLICY)
+    assert "deleted: making it again" in play_stages(recipe(), path)
+    after = yaml.safe_load((path / RECIPE).read_text())
+    for key in before["budget"]["chosen"]:
+        assert value_at(after, key) == value_at(before, key)
+    assert (path / POLICY / "model.safetensors").read_bytes() == weights
+
+
+def test_another_budget_needs_another_folder(trained):
+    with pytest.raises(InvalidInput, match=r"budget.minutes: 0.1 -> 3"):
+        run_stages(recipe("corridor:Hall", "budget.minutes=3"), trained[0], STAGES)
+
+
+def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
+    play_stages(recipe("corridor:SilentHall"), tmp_path / "run")
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
+    assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
+
+
+def test_nobody_learns_from_a_random_teacher():
+    with pytest.raises(InvalidInput, match="sft.enabled=false and players.reflector.player=none"):
+        load_recipe({"name": "x", "env": {"name": "number_line"}, "data": {"teacher": "random"}})
