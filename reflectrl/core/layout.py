@@ -125,6 +125,11 @@ def sft_rows_file(kind: str) -> str:
     return f"sft/{kind}.jsonl"
 
 
+def sft_training_file(player: str) -> str:
+    """Return the name of the records of a player's supervised fine-tuning: losses and accuracies by step."""
+    return f"sft/{player}-training.jsonl"
+
+
 def checkpoints_folder(training: str) -> str:
     """Return the checkpoint folder of a training: ``rlft``, ``sft-policy``, ``sft-reflector`` or ``sft-both``."""
     return f"checkpoints/{training}"

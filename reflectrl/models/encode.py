@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +37,11 @@ class PromptBatch:
     prompt."""
 
 
+class _Read(NamedTuple):
+    ids: Tokens
+    cut: bool
+
+
 class PromptEncoder:
     """Tokenizes prompts within a length limit; caches the tokens of the ``cache_size`` most recent prompts."""
 
@@ -53,7 +58,11 @@ class PromptEncoder:
         self._label_ids = list(label_ids)
         self.max_length = max_length
         self._cache_size = cache_size
-        self._cache: OrderedDict[tuple[Prompt, int], Tokens] = OrderedDict()
+        self._cache: OrderedDict[tuple[Prompt, int], _Read] = OrderedDict()
+        self.given = 0
+        """Number of prompts so far."""
+        self.cut = 0
+        """Number of them that were cut to fit."""
 
     def tokens(self, prompt: Prompt, reserve: int = 0) -> Tokens:
         """Return the token ids of ``prompt``, whose oldest history is dropped to leave ``reserve`` tokens free.
@@ -67,13 +76,16 @@ class PromptEncoder:
     def all_tokens(self, prompts: Sequence[Prompt], reserve: int = 0) -> list[Tokens]:
         """Return the token ids of each prompt, new ones in one call of the tokenizer; see ``tokens``."""
         known = {prompt: self._cache.pop((prompt, reserve), None) for prompt in prompts}
-        missing = [prompt for prompt, ids in known.items() if ids is None]
+        missing = [prompt for prompt, read in known.items() if read is None]
         whole = self._plain.prompts(missing)
         known |= {prompt: self._fitted(prompt, ids, reserve) for prompt, ids in zip(missing, whole, strict=True)}
-        self._cache.update(((prompt, reserve), ids) for prompt, ids in known.items() if ids is not None)
+        self._cache.update(((prompt, reserve), read) for prompt, read in known.items() if read is not None)
         while len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
-        return [ids for prompt in prompts if (ids := known[prompt]) is not None]
+        found = [read for prompt in prompts if (read := known[prompt]) is not None]
+        self.given += len(found)
+        self.cut += sum(read.cut for read in found)
+        return [read.ids for read in found]
 
     def batch(self, prompts: Sequence[Prompt], device: torch.device) -> PromptBatch:
         """Return prompts with menus as padded rows; equal prompts share a row.
@@ -115,12 +127,12 @@ class PromptEncoder:
             )
         return prompt.menu
 
-    def _fitted(self, prompt: Prompt, ids: Sequence[int], reserve: int) -> Tokens:
+    def _fitted(self, prompt: Prompt, ids: Sequence[int], reserve: int) -> _Read:
         """Return ``ids`` if the whole prompt fits, else the ids of a shortened prompt."""
         limit = self.max_length - reserve
-        if len(ids) > limit:
-            ids = self._plain.prompt(prompt.fit(lambda cut: len(self._plain.prompt(cut)), limit))
-        return tuple(ids)
+        if cut := len(ids) > limit:
+            ids = self._plain.prompt(prompt.fit(lambda shorter: len(self._plain.prompt(shorter)), limit))
+        return _Read(tuple(ids), cut)
 
 
 def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Tensor]:

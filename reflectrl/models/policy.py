@@ -134,6 +134,11 @@ class LMPolicy:
         cache = self._prefix_cache
         return 0.0 if cache is None or not cache.given else 1 - cache.computed / cache.given
 
+    @property
+    def prompts(self) -> tuple[int, int]:
+        """Number of prompts read so far, and of those that were cut to fit the model."""
+        return self._encoder.given, self._encoder.cut
+
     def greedy(self) -> LMPolicy:
         """Return a policy with the same weights and cache that takes the most probable action."""
         other = copy(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -24,16 +25,29 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, Seat, ShuffledReflector, reflecting
+from reflectrl.report.reflector import judged_steps, shares, taught_prompts
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.rollout.results import EvalRow, begin_alike, episodes_file, read_results, summarise, write_results
+from reflectrl.rollout.results import (
+    EvalRow,
+    ReflectorShares,
+    begin_alike,
+    episodes_file,
+    read_results,
+    summarise,
+    write_results,
+)
 from reflectrl.rollout.trials import TrialRow, trial_row
 from reflectrl.workers.env import gather, send
 from reflectrl.workers.protocol import Reset
 
 _FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
 """Folders of the local policies, by their names in a recipe."""
+_OBSERVED = ("benchmark", "chosen", "like_training", "cut_prompts", "audit")
+"""Fields of a row that do not follow from its episodes."""
+AUDITED = 16
+"""Number of episodes of a trained policy in which the reflector is audited: the expert answers at each of their steps."""
 
 
 class _Evaluation:
@@ -111,7 +125,7 @@ class _Evaluation:
             path = self.run / episodes_file(row, len(splits))
             played = read_trajectories(path)[1]
             said = summarise(name, reflections, mode, split, played)
-            given = {name: getattr(row, name) for name in ("benchmark", "chosen", "like_training")}
+            given = {name: getattr(row, name) for name in _OBSERVED}
             if replace(said, **given) != row:
                 raise InvalidInput(
                     f"{path} does not hold the episodes of its row ({name} {mode}, split {split}): it was cut, emptied "
@@ -121,7 +135,8 @@ class _Evaluation:
             return row, played
         who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
         label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
-        finished = itertools.count(1)
+        finished, local = itertools.count(1), policy if isinstance(policy, LMPolicy) else None
+        read, cut = local.prompts if local else (0, 0)
         for player in (policy, *(seat.player for seat in seats)):
             if isinstance(player, LMPolicy | LMReflector):
                 player.forget()  # like in a process that resumes here: a logit's last bits may decide an action
@@ -136,10 +151,32 @@ class _Evaluation:
         row = summarise(name, reflections, mode, split, trajectories)
         row = replace(row, benchmark=self._env.split_benchmark(split, row.tasks), chosen=tuple(section.tasks))
         row = replace(row, like_training=self._alike(trajectories) if split != "train" else 0)
+        if local:
+            all_read, all_cut = local.prompts
+            row = replace(row, cut_prompts=(all_cut - cut) / (all_read - read))
+        own = reflections == self.recipe.players.reflector.player
+        if own and mode == "sampled" and name in POLICIES.values():
+            row = replace(row, audit=self._audit(trajectories[:AUDITED]))
         header = Header(self.recipe.env.name, {**self.recipe.env.options, **section.env}, self.run_players.layout)
         write_trajectories(self.run / episodes_file(row, len(splits)), header, trajectories)
         append_jsonl(self._unfinished, [row])
         return row, trajectories
+
+    def _audit(self, trajectories: Sequence[Trajectory]) -> ReflectorShares | None:
+        """Return how often the reflector's words are those of the expert that taught it; ``None`` without one."""
+        data = self.recipe.data
+        taught = data.teacher == "expert" and not data.demonstrations
+        if not taught or self.recipe.players.reflector.player not in ("local", "self"):
+            return None
+        env, layout = self._envs[0], self.run_players.layout
+        with contextlib.suppress(ReflectRLError):  # what only the audit needs is no reason to stop
+            return shares([list(judged_steps(env, layout, each, self._taught)) for each in trajectories])
+        return None
+
+    @functools.cached_property
+    def _taught(self) -> frozenset[str]:
+        """Prompts of the reflector's SFT rows."""
+        return taught_prompts(self.recipe, self.run.path)
 
     def _alike(self, trajectories: Sequence[Trajectory]) -> int:
         """Return the number of tasks of which an episode begins like a training task."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_worst
+from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall
 from reflectrl.report.table import OUTDATED, print_line, print_rows
@@ -100,7 +100,7 @@ class Summary:
     largest_fall: float | None
     """Largest difference between a run's best success rate in training and that at its end."""
     verdict: str
-    """What RLFT changed, in the words of the report."""
+    """How far RLFT came and what it changed, in the words of the report."""
     scores: tuple[Score, ...]
 
 
@@ -110,6 +110,8 @@ class _Judged(NamedTuple):
     score: Score
     after: Interval
     before: Interval | None
+    random: Interval | None
+    expert: Interval | None
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -211,14 +213,21 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
 def _summary(name: str, runs: Sequence[_Judged], first: Sequence[_Judged], rows: Rows) -> Summary:
     scores, after = [run.score for run in runs], [run.after for run in runs]
     values, of_first = [each.mean for each in after], [run.after.mean for run in first]
-    known = [run.before for run in runs if run.before is not None]
-    before = known if len(known) == len(runs) else []  # of all runs, or the means would be of different ones
+    before, random, expert = (
+        known if len(known) == len(runs) else []  # of all runs, or the means would be of different ones
+        for field in ("before", "random", "expert")
+        for known in [[rate for run in runs if (rate := getattr(run, field)) is not None]]
+    )
     began = [each.mean for each in before]
     worst = min(scores, key=lambda score: score.success)
     mean = over_runs(after)
     own = rows.policy == "rlft" and rows.reflections is None
     played = "RLFT" if own else " with reflections ".join(filter(None, (rows.policy, rows.reflections)))
-    said = (tell_gain(after, before, policy=played), tell_worst(values, [score.run for score in scores]))
+    said = (
+        tell_way(after, random, expert, played),
+        tell_gain(after, before, policy=played),
+        tell_worst(values, [score.run for score in scores]),
+    )
     return Summary(
         name,
         len(values),
@@ -244,6 +253,8 @@ def _judged(run: Run, wanted: Rows) -> _Judged | None:
     if wanted.policy not in found:
         return None
     metrics, fall = found[wanted.policy].metrics, largest_fall(run)
+    trained = wanted.policy == "rlft" and wanted.reflections is None
+    around = [Interval.of(found[name].metrics) if trained and name in found else None for name in ("random", "expert")]
     sft = found["sft"].metrics if "sft" in found and wanted.policy == "rlft" else None
     score = Score(
         run.name,
@@ -254,7 +265,7 @@ def _judged(run: Run, wanted: Rows) -> _Judged | None:
         sft=None if sft is None else sft.success,
         fall=None if fall is None else fall.points,
     )
-    return _Judged(score, Interval.of(metrics), None if sft is None else Interval.of(sft))
+    return _Judged(score, Interval.of(metrics), None if sft is None else Interval.of(sft), *around)
 
 
 def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:

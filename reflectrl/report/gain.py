@@ -81,6 +81,35 @@ def change_over_runs(after: Sequence[Interval], before: Sequence[Interval]) -> I
     return Interval(mean, max(-1.0, min(tasks.low, mean - half)), min(1.0, max(tasks.high, mean + half)))
 
 
+def tell_way(
+    after: Sequence[Interval], random: Sequence[Interval], expert: Sequence[Interval], policy: str = "RLFT"
+) -> str:
+    """Return the sentence on where runs of one recipe ended between the random policy and the expert.
+
+    Args:
+        after: success of each run.
+        random: success of the random policy in each run, in the same order; empty where it did not play.
+        expert: success of the expert, likewise.
+        policy: name of what played.
+
+    """
+    if not random:
+        return ""
+    ended, floor, top = over_runs(after), over_runs(random), over_runs(expert) if expert else None
+    gain, reached = change_over_runs(after, random), f"the expert {100 * top.mean:.0f} %" if top else ""
+    if not gain.is_clear or gain.mean < 0:
+        told = "worse than random" if gain.is_clear else "not clearly better than random"
+        return f"{policy} is {told} ({gain.points}): {', '.join(filter(None, (f'{ended} against {floor}', reached)))}."
+    if top is None or top.mean <= floor.mean:
+        told = ", ".join(filter(None, (f"random {100 * floor.mean:.0f} %", reached)))
+        return f"{policy} is better than random: success is {ended}, {told}."
+    way = (ended.mean - floor.mean) / (top.mean - floor.mean)
+    return (
+        f"{policy} went {100 * way:.0f} % of the way from random ({100 * floor.mean:.0f} %) to the expert "
+        f"({100 * top.mean:.0f} %): success is {ended}."
+    )
+
+
 def tell_gain(
     after: Sequence[Interval], before: Sequence[Interval], success: str = "success", policy: str = "RLFT"
 ) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from reflectrl.config import load_saved_recipe
+from reflectrl.config import Recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.artefacts import read_artefacts
@@ -21,7 +21,7 @@ from reflectrl.prompts.views import view
 from reflectrl.report.runs import read_runs
 from reflectrl.report.table import OUTDATED, print_line, print_rows
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import EvalRow, episodes_file
+from reflectrl.rollout.results import EvalRow, ReflectorShares, episodes_file
 from reflectrl.rollout.turn import states_of
 
 HEADS = (
@@ -62,22 +62,24 @@ class ReflectorAudit:
     """The policy's row of the results."""
     episodes: Sequence[Sequence[Step]]
 
-    def shares(self) -> dict[str, float | None]:
-        """Return the fractions of steps and of episodes in the last columns of ``HEADS``; ``None`` for one of none."""
-        steps = list(chain.from_iterable(self.episodes))
 
-        def share(values: Sequence[bool]) -> float | None:
-            return fmean(values) if values else None
+def shares(episodes: Sequence[Sequence[Step]]) -> ReflectorShares:
+    """Return the fractions of the judged steps, and of the episodes."""
+    steps = list(chain.from_iterable(episodes))
 
-        return {
-            "right": share([step.standing_right for step in steps]),
-            "right_taught": share([step.standing_right for step in steps if step.taught]),
-            "right_new": share([step.standing_right for step in steps if not step.taught]),
-            "good_when_right": share([step.good for step in steps if step.standing_right]),
-            "good_when_wrong": share([step.good for step in steps if not step.standing_right]),
-            "success_never_wrong": share([each[0].success for each in self.episodes if _never_wrong(each)]),
-            "success_once_wrong": share([each[0].success for each in self.episodes if not _never_wrong(each)]),
-        }
+    def share(values: Sequence[bool]) -> float | None:
+        return fmean(values) if values else None
+
+    return ReflectorShares(
+        len(steps),
+        share([step.standing_right for step in steps]),
+        right_taught=share([step.standing_right for step in steps if step.taught]),
+        right_new=share([step.standing_right for step in steps if not step.taught]),
+        good_when_right=share([step.good for step in steps if step.standing_right]),
+        good_when_wrong=share([step.good for step in steps if not step.standing_right]),
+        success_never_wrong=share([each[0].success for each in episodes if _never_wrong(each)]),
+        success_once_wrong=share([each[0].success for each in episodes if not _never_wrong(each)]),
+    )
 
 
 def _never_wrong(steps: Sequence[Step]) -> bool:
@@ -111,9 +113,7 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
             f"the reflector of {run} learned the words of a chat model (data.teacher={recipe.data.teacher}), which "
             "cannot be compared with the expert's; expected a run with data.teacher=expert."
         )
-    known = run / sft_rows_file("reflector")
-    rows_of_sft = read_rows(known)[: recipe.sft.reflector.max_rows] if known.is_file() else []
-    taught = frozenset(row.prompt.text for row in rows_of_sft)
+    taught = taught_prompts(recipe, run)
     artefacts, splits = read_artefacts(run), len({row.split for row in found.rows})
     env = recipe_env(recipe, run, recipe.eval.env)
     try:
@@ -125,6 +125,13 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
         return audits
     finally:
         env.close()
+
+
+def taught_prompts(recipe: Recipe, run: Path) -> frozenset[str]:
+    """Return the prompts of the reflector's SFT rows in a run folder; none where it has no rows."""
+    known = run / sft_rows_file("reflector")
+    rows = read_rows(known)[: recipe.sft.reflector.max_rows] if known.is_file() else []
+    return frozenset(row.prompt.text for row in rows)
 
 
 def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Step]:
@@ -168,10 +175,11 @@ def print_reflector(audits: Sequence[ReflectorAudit]) -> None:
     """Print a row for each evaluated policy, and what the columns mean."""
     cells = [
         (
-            *(audit.row.policy, audit.row.mode, audit.row.split, f"{sum(map(len, audit.episodes)):,}"),
-            *("n/a" if share is None else f"{share:.0%}" for share in audit.shares().values()),
+            *(audit.row.policy, audit.row.mode, audit.row.split, f"{steps:,}"),
+            *("n/a" if share is None else f"{share:.0%}" for share in fractions),
         )
         for audit in audits
+        for steps, *fractions in [astuple(shares(audit.episodes))]
     ]
     print_rows(HEADS, cells, words=3)
     print_line("")
@@ -184,8 +192,7 @@ def as_json(audits: Sequence[ReflectorAudit]) -> str:
         [
             {
                 **{name: getattr(audit.row, name) for name in ("policy", "mode", "split")},
-                "steps": sum(map(len, audit.episodes)),
-                **audit.shares(),
+                **asdict(shares(audit.episodes)),
             }
             for audit in audits
         ],

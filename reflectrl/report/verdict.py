@@ -1,11 +1,12 @@
-"""Verdict on runs in plain sentences: what RLFT changed, what reflections were worth, and what did not last."""
+"""Verdict on runs in plain sentences: how far RLFT came, what reflections were worth, what did not last, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from reflectrl.report.causes import causes
 from reflectrl.report.compare import Rows, group_runs, repeats
-from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_worst
+from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall
 from reflectrl.report.table import print_line
@@ -27,6 +28,7 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
     sentences += _worth_of_reflections(groups)
     sentences += [sentence for run in runs for sentence in _fall(run)]
+    sentences += [sentence for name, group in groups.items() for sentence in _why(group, f"{name}: " * several)]
     sentences += repeats(evaluated)
     if groups and max(map(len, groups.values())) == 1:
         sentences.append("One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells).")
@@ -75,6 +77,8 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
         return
     rows = judged_rows(group[0])
     success = f"success on split {rows.split}" if rows and len(judged_splits(group[0])) > 1 else "success"
+    if way := tell_way(each, _estimates(group, "random"), _estimates(group, "expert")):
+        yield name + way
     if untrained := _estimates(group, "zero_shot", "none"):
         seeds = "" if len(group) == 1 else f", mean of {len(group)} runs"
         shown = over_runs(untrained)
@@ -82,6 +86,16 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
     yield name + tell_gain(each, _estimates(group, "sft"), success)
     if worst := tell_worst([one.mean for one in each], [run.name for run in group]):
         yield worst
+
+
+def _why(group: Sequence[Run], name: str) -> Iterator[str]:
+    """Yield a sentence on each proved cause of a low success, of the worst run of a group."""
+    judged = [(run, row) for run in group if (row := judged_row(run, "rlft"))]
+    run, _ = min(judged, key=lambda pair: pair[1].metrics.success)
+    of = f"{name}{run.name}: " if len(group) > 1 else name
+    rows = {policy: row for policy in ("rlft", "random", "expert") if (row := judged_row(run, policy))}
+    for cause in causes(run, rows):
+        yield f"{of}Why: {cause.why}. Try: {cause.remedy}."
 
 
 def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:

@@ -13,6 +13,28 @@ from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
 
 
 @dataclass(frozen=True)
+class ReflectorShares:
+    """Fractions of steps and of episodes in an audit of a reflector; ``None`` for a fraction of none."""
+
+    steps: int
+    """Number of steps judged."""
+    right: float | None
+    """Steps whose reflection describes the state as the expert would."""
+    right_taught: float | None
+    """The same of the steps whose prompt is one of the reflector's SFT rows."""
+    right_new: float | None
+    """The same of the other steps."""
+    good_when_right: float | None
+    """Steps with a right reflection whose action is no mistake."""
+    good_when_wrong: float | None
+    """The same of the steps with a wrong one."""
+    success_never_wrong: float | None
+    """Episodes with right reflections only that succeed."""
+    success_once_wrong: float | None
+    """The same of the other episodes."""
+
+
+@dataclass(frozen=True)
 class EvalRow:
     """One row of the results: the players, how actions were chosen, and the metrics."""
 
@@ -37,6 +59,11 @@ class EvalRow:
     like_training: int = 0
     """Number of the tasks played that begin like a training task: they look the same at first. At most 48 training
     tasks are compared."""
+    cut_prompts: float | None = None
+    """Fraction of the policy's prompts that were cut to fit ``model.max_length``; ``None`` for a policy without a local
+    model, and for a group."""
+    audit: ReflectorShares | None = None
+    """Audit of the reflector in some of the episodes; ``None`` where no expert taught one, and for a group."""
 
 
 def summarise(
@@ -64,7 +91,7 @@ def episodes_file(row: EvalRow, splits: int) -> str:
     return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 
-_ABSENT = {"benchmark": "", "group": "", "chosen": [], "like_training": 0}
+_ABSENT = {"benchmark": "", "group": "", "chosen": [], "like_training": 0, "cut_prompts": None, "audit": None}
 """Fields that older files may lack."""
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import pytest
 from command_line import reflectrl, refused
 from records import reflector_prompt_of
-from run_folders import episode, evaluated
+from run_folders import evaluated
 from trained_runs import TrainedRuns
 
 from reflectrl.core import Choice, Decision, make_env
@@ -17,10 +18,10 @@ from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
-from reflectrl.report.reflector import ReflectorAudit, Step, audit_reflector, judged_steps, without_verdict
+from reflectrl.report.reflector import Step, audit_reflector, judged_steps, shares, without_verdict
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import summarise
+from reflectrl.rollout.results import read_results
 
 LAYOUT = PromptFormat()
 
@@ -83,8 +84,8 @@ def test_shares_are_of_steps_and_of_whole_episodes() -> None:
     right = Step(taught=True, right=True, standing_right=True, good=True, success=True)
     misled = Step(taught=False, right=False, standing_right=False, good=False, success=False)
     lost = Step(taught=True, right=True, standing_right=True, good=True, success=False)
-    audit = ReflectorAudit(summarise("rlft", "local", "sampled", "test", [episode()]), [[right, right], [lost, misled]])
-    assert audit.shares() == {
+    assert asdict(shares([[right, right], [lost, misled]])) == {
+        "steps": 4,
         **{"right": 0.75, "right_taught": 1.0, "right_new": 0.0, "good_when_right": 1.0, "good_when_wrong": 0.0},
         **{"success_never_wrong": 1.0, "success_once_wrong": 0.0},
     }
@@ -101,6 +102,11 @@ def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run
         _, episodes = read_trajectories(run / f"trajectories/eval-{row['policy']}-local-{row['mode']}.jsonl")
         assert row["steps"] == sum(len(episode.turns) for episode in episodes)
         assert 0 <= row["right"] <= 1
+    stored = {row.policy: row.audit for row in read_results(run / "eval.jsonl") if row.audit}
+    assert set(stored) == {"sft", "rlft"}  # the evaluation has few episodes, all of which it audits
+    for row in found:
+        if row["mode"] == "sampled":
+            assert asdict(stored[row["policy"]]).items() <= row.items()
     shown = reflectrl("audit-reflector", run).out
     assert re.search(rf"^rlft +sampled +test +{found[2]['steps']} +{found[2]['right']:.0%} ", shown, re.MULTILINE)
     assert "raise sft.reflector.steps or data.samples" in shown

@@ -1,0 +1,404 @@
+"""Causes of a low success that the files of a run prove, each with its number and the setting that addresses it.
+
+A cause is named only beyond its threshold below, and only where RLFT ended far from what is possible. The order of
+``_KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left out, then what
+training lacked, then how it shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import StatisticsError, correlation, fmean
+from typing import Any
+
+from reflectrl.core import InvalidInput, Observation, Trajectory
+from reflectrl.core.artefacts import read_artefacts
+from reflectrl.core.jsonl import read_jsonl
+from reflectrl.core.layout import recorded_iterations, sft_rows_file, sft_training_file, training_episodes_file
+from reflectrl.data_gen.rows import Row, read_rows
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.views import State, view
+from reflectrl.report.gain import Interval
+from reflectrl.report.runs import Run
+from reflectrl.report.series import stages, steady_success
+from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import EvalRow, episodes_file
+
+MOST = 3
+"""Maximum number of causes that are named."""
+FAR = 0.1
+"""Minimum distance of the success rate from the expert's, or from the threshold, at which there is something to say."""
+LEAST = 50
+"""Minimum number of rows, steps or episodes behind a share."""
+UNTAUGHT_STARTS = 0.05
+"""Maximum number of rows that show a beginning, as a fraction of the tasks in the rows."""
+AMBIGUOUS = 0.15
+"""Minimum share of pairs of rows with the same text that ask for different actions."""
+CUT = 0.2
+"""Minimum share of cut prompts."""
+IMITATED = 0.85
+"""Maximum share of held-out expert actions that the policy imitates."""
+RIGHT = 0.75
+"""Maximum share of right reflections, in new states where there are any."""
+MISLED = 0.1
+"""Minimum difference between good actions after right and after wrong reflections."""
+UNREWARDED = 0.8
+"""Minimum share of the iterations, from the first one on, without any success."""
+COLLAPSED = 0.05
+"""Maximum entropy, as a fraction of that of the first iterations."""
+SOLVED = 0.9
+"""Success rate in training from which a low entropy does no harm."""
+COVERED = 0.5
+"""Maximum share of the visited states that the teacher's rows show."""
+RISE = 0.03
+"""Minimum rise of success from the third to the last quarter of the last stage."""
+EXPLAINED = 0.1
+"""Maximum share of the variance of returns that the value head explains in a group of tasks."""
+OUT_OF_TIME = 0.5
+"""Minimum share of the episodes that the horizon ends."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A cause of a low success."""
+
+    name: str
+    why: str
+    """Clause with the measured number, without a full stop."""
+    remedy: str
+    """Clause with the settings that address it, without a full stop."""
+
+
+def causes(run: Run, rows: Mapping[str, EvalRow]) -> list[Cause]:
+    """Return at most ``MOST`` proved causes of a low success, the first ones first; none where success is not low.
+
+    Args:
+        run: the run.
+        rows: its judged rows by policy: ``rlft`` and, where they played, ``random`` and ``expert``.
+
+    """
+    if not _is_low(run, rows):
+        return []
+    evidence = _Evidence(run, rows)
+    return [cause for find in _KNOWN if (cause := find(evidence))][:MOST]
+
+
+def _is_low(run: Run, rows: Mapping[str, EvalRow]) -> bool:
+    """Return whether RLFT ended far from the expert, else from the threshold, else from anything but random."""
+    after = Interval.of(rows["rlft"].metrics)
+    if "expert" in rows:
+        gap = Interval.of(rows["expert"].metrics).minus(after)
+        return gap.low > 0 and gap.mean > FAR
+    curriculum = run.settings.get("rlft.stages")
+    last = curriculum[-1] if isinstance(curriculum, list) and curriculum else None
+    threshold = last.get("success_threshold") if isinstance(last, dict) else None
+    if isinstance(threshold, int | float):
+        return after.high < threshold and threshold - after.mean > FAR
+    return "random" in rows and after.minus(Interval.of(rows["random"].metrics)).low <= 0 and after.mean < 1 - FAR
+
+
+class _Evidence:
+    """What the files of a run tell; a file that is absent or of another version tells nothing."""
+
+    def __init__(self, run: Run, rows: Mapping[str, EvalRow]) -> None:
+        self.run = run
+        self.row = rows["rlft"]
+        self._rows = rows
+        self._artefacts = read_artefacts(run.path)
+
+    def setting(self, key: str) -> Any:
+        return self.run.settings.get(key)
+
+    def taught(self, player: str) -> list[Row]:
+        """Rows of a player that SFT was given."""
+        name = sft_rows_file(player)
+        with suppress(InvalidInput):
+            return read_rows(self._artefacts.verify(name)) if (self.run.path / name).is_file() else []
+        return []
+
+    @cached_property
+    def reflector_rows(self) -> list[Row]:
+        return self.taught("reflector")
+
+    @cached_property
+    def policy_rows(self) -> list[Row]:
+        return self.taught("policy")
+
+    @cached_property
+    def imitation(self) -> list[Mapping[str, Any]]:
+        """Records of the policy's SFT."""
+        path = self.run.path / sft_training_file("policy")
+        with suppress(InvalidInput):
+            return [line for _, line in read_jsonl(path) if isinstance(line, dict)] if path.is_file() else []
+        return []
+
+    def _episodes(self, name: str) -> tuple[PromptFormat | None, list[Trajectory]]:
+        with suppress(InvalidInput):
+            if (self.run.path / name).is_file():
+                header, played = read_trajectories(self._artefacts.verify(name))
+                return header.prompt, played
+        return None, []
+
+    def played(self, policy: str) -> tuple[PromptFormat | None, list[Trajectory]]:
+        """Layout and episodes of a judged row."""
+        if policy not in self._rows:
+            return None, []
+        return self._episodes(episodes_file(self._rows[policy], len({row.split for row in self.run.rows})))
+
+    def recorded(self) -> Iterator[Trajectory]:
+        """Episodes that the last quarter of the iterations with recorded ones recorded."""
+        numbers = recorded_iterations(self.run.path)
+        for number in numbers[-max(1, len(numbers) // 4) :]:
+            yield from self._episodes(training_episodes_file(number))[1]
+
+
+def _untaught_starts(of: _Evidence) -> Cause | None:
+    rows = of.policy_rows
+    begun, tasks = sum(not row.step for row in rows), len({row.task for row in rows})
+    if len(rows) < LEAST or begun >= UNTAUGHT_STARTS * tasks:
+        return None
+    return Cause(
+        "starts",
+        f"{begun:,} of {len(rows):,} training rows show how a game begins, as rows that look like a held-out start are "
+        "left out",
+        "`observable = False` in the environment's class, if equal texts can mean different tasks",
+    )
+
+
+def _ambiguous(of: _Evidence) -> Cause | None:
+    if len(of.reflector_rows) != len(of.policy_rows):
+        return None
+    wanted: dict[Hashable, Counter[str]] = defaultdict(Counter)
+    for told, row in zip(of.reflector_rows, of.policy_rows, strict=True):
+        if menu := row.prompt.menu:  # the reflector's prompt is the state without the teacher's words
+            action = menu.actions[menu.labels.index(row.completion)]
+            wanted[told.prompt, frozenset(menu.actions)][action] += 1
+    compared = [counts for counts in wanted.values() if counts.total() > 1]
+    rows = sum(counts.total() for counts in compared)
+    if rows < max(LEAST, len(of.policy_rows) // 10):
+        return None
+    # for each row, the share of the other rows with its text that ask for another action
+    differing = sum(
+        count * (counts.total() - count) / (counts.total() - 1) for counts in compared for count in counts.values()
+    )
+    if differing < AMBIGUOUS * rows:
+        return None
+    return Cause(
+        "ambiguous",
+        f"training rows with the same text ask for different actions in {_percent(differing / rows)} of the cases, so "
+        "the prompt does not tell what to do",
+        _remembering(of),
+    )
+
+
+def _remembering(of: _Evidence) -> str:
+    ways = []
+    if of.setting("prompt.history.show") != "transitions":
+        ways.append("`prompt.history.show=transitions`")
+    if of.run.reflector == "local" and of.setting("players.reflector.carry") is not True:
+        ways.append("`players.reflector.carry=true`")
+    return ", ".join([*ways, f"{'or ' if ways else ''}a text that tells what decides"])
+
+
+def _cut(of: _Evidence) -> Cause | None:
+    share = of.row.cut_prompts
+    if share is None or share < CUT:
+        return None
+    limit = of.setting("model.max_length")
+    return Cause(
+        "cut",
+        f"the policy's prompt was cut in {_percent(share)} of the steps, to {limit} tokens",
+        "a larger `model.max_length`, or shorter texts",
+    )
+
+
+def _not_imitated(of: _Evidence) -> Cause | None:
+    measured = [line for line in of.imitation if isinstance(line.get("accuracy"), int | float)]
+    if not measured:
+        return None
+    kept = min(measured, key=lambda line: _number(line.get("held_out_loss")))
+    if kept["accuracy"] >= IMITATED:
+        return None
+    return Cause(
+        "imitation",
+        f"SFT imitates {_percent(kept['accuracy'])} of the expert's actions in held-out episodes",
+        f"more of `sft.policy.steps` or `data.samples`{_wider(of)}",
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else float("inf")
+
+
+def _wider(of: _Evidence) -> str:
+    return ", or a larger `model.builtin.width`" if str(of.setting("model.name")).startswith("builtin/") else ""
+
+
+def _wrong_reflections(of: _Evidence) -> Cause | None:
+    audit = of.row.audit
+    if audit is None or audit.right is None or audit.steps < LEAST:
+        return None
+    new, good, misled = audit.right_new, audit.good_when_right, audit.good_when_wrong
+    right, where = (audit.right, "") if new is None else (new, " in new states")
+    if right > RIGHT or (good is not None and misled is not None and good - misled < MISLED):
+        return None
+    follows = (
+        ""
+        if good is None or misled is None
+        else (f"; the next action is good after {_percent(good)} of right ones and {_percent(misled)} of wrong ones")
+    )
+    pieces = " or other `model.builtin.pieces`" if _wider(of) else ""
+    return Cause(
+        "reflections",
+        f"reflections are right{where} in {_percent(right)} of the steps{follows}",
+        f"more of `sft.reflector.steps` or `data.samples`{_wider(of)}{pieces}",
+    )
+
+
+def _unrewarded(of: _Evidence) -> Cause | None:
+    points = of.run.points
+    first = next((place for place, point in enumerate(points) if point.success > 0), len(points))
+    episodes = first * of.run.episodes
+    paid = any(point.episode_return > 0 for point in points[:first])
+    if episodes < LEAST or first < UNREWARDED * len(points) or paid:
+        return None
+    which = "none of the" if first == len(points) else "none of the first"
+    return Cause(
+        "reward",
+        f"{which} {episodes:,} training episodes succeeded or had a return above 0, so there was nothing to reinforce",
+        "`rlft.rewards.novelty`, `data.demonstrations`, or a curriculum of easier tasks (`rlft.stages`)",
+    )
+
+
+def _collapsed(of: _Evidence) -> Cause | None:
+    points = of.run.points
+    if len(points) < 5:
+        return None
+    limit = COLLAPSED * fmean(point.entropy for point in points[:3])
+    high = [place for place, point in enumerate(points) if not point.entropy < limit]
+    if not high or high[-1] >= len(points) - 2:
+        return None
+    begun, success = points[high[-1] + 1], steady_success(of.run)[-1][1]
+    if success >= SOLVED:
+        return None
+    return Cause(
+        "entropy",
+        f"the policy's entropy was below {_percent(COLLAPSED)} of its start from iteration {begun.iteration} on, at a "
+        f"training success of {_percent(begun.success)}",
+        "`rlft.terms.entropy.target`, which keeps the policy exploring",
+    )
+
+
+def _uncovered(of: _Evidence) -> Cause | None:
+    known = {_place(row.prompt) for row in of.reflector_rows}
+    share, steps = _coverage(known, *of.played("rlft"))
+    if not known or steps < LEAST or share > COVERED:
+        return None
+    own, compared = _coverage(known, *of.played("expert"))
+    strays = compared > 0 and own - share > 1 - COVERED
+    beside = f" and {_percent(own)} of the expert's" if compared else ""
+    return Cause(
+        "coverage",
+        f"the teacher's rows show {_percent(share)} of the states that the policy visits{beside}",
+        f"more of `{'data.noise' if strays else 'data.samples'}` or `{'data.samples' if strays else 'data.noise'}`",
+    )
+
+
+def _place(prompt: Prompt) -> Hashable:
+    """Return what a prompt shows of the state alone."""
+    return prompt.head, prompt.state, prompt.images
+
+
+def _coverage(known: set[Hashable], layout: PromptFormat | None, played: Sequence[Trajectory]) -> tuple[float, int]:
+    """Return the share of visited states that are known, and the number of steps."""
+    if layout is None:
+        return 0.0, 0
+    seen: Counter[Observation] = Counter(turn.observation for each in played for turn in each.turns)
+    found = (count for each, count in seen.items() if _place(view("reflector", layout, State(each)).prompt) in known)
+    return sum(found) / max(1, seen.total()), seen.total()
+
+
+def _rising(of: _Evidence) -> Cause | None:
+    if not of.run.points:
+        return None
+    _, places = stages(of.run.points)[-1]
+    quarter = len(places) // 4
+    if not quarter or quarter * of.run.episodes < LEAST:
+        return None
+    before, after = (
+        Interval(mean, *wilson_interval(mean, quarter * of.run.episodes))
+        for begin in (places.stop - 2 * quarter, places.stop - quarter)
+        for mean in [min(1.0, max(0.0, fmean(point.success for point in of.run.points[begin : begin + quarter])))]
+    )
+    rise = after.minus(before)
+    if rise.low <= 0 or rise.mean < RISE:
+        return None
+    return Cause(
+        "rising",
+        f"training success was still rising when training ended, from {_percent(before.mean)} to "
+        f"{_percent(after.mean)} over the last {2 * quarter} iterations",
+        "more `rlft.stages[].iterations`, or a larger budget",
+    )
+
+
+def _blind_values(of: _Evidence) -> Cause | None:
+    if of.setting("rlft.baseline") != "value" or of.setting("rlft.rewards.env") in (None, 0):
+        return None
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for episode in of.recorded():
+        ahead = 0.0
+        for turn in reversed(episode.turns):
+            ahead = turn.reward + of.run.gamma * ahead
+            pairs[episode.task.group].append((turn.decision.value, ahead))
+    explained = {group: _explained(each) for group, each in pairs.items() if len(each) >= LEAST}
+    known = {group: share for group, share in explained.items() if share is not None}
+    group = min(known, key=lambda name: known[name], default=None)
+    if group is None or known[group] > EXPLAINED:
+        return None
+    which = f" of group {group!r}" if group else ""
+    return Cause(
+        "values",
+        f"the value head explains {_percent(known[group])} of the variance of the returns{which}",
+        "a larger `rlft.value_learning_rate` or `rlft.terms.value.coef`, or `rlft.baseline=batch`",
+    )
+
+
+def _explained(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the squared correlation of values and returns, whatever their scales; ``None`` for equal returns."""
+    values, returns = zip(*pairs, strict=True)
+    if max(returns) == min(returns):
+        return None
+    try:
+        return max(0.0, correlation(values, returns)) ** 2
+    except StatisticsError:  # one value everywhere
+        return 0.0
+
+
+def _out_of_time(of: _Evidence) -> Cause | None:
+    _, played = of.played("rlft")
+    ended = sum(each.truncated and not each.success for each in played)
+    if len(played) < LEAST or ended < OUT_OF_TIME * len(played):
+        return None
+    horizon = max(len(each.turns) for each in played if each.truncated)
+    return Cause(
+        "horizon",
+        f"the horizon of {horizon} steps ends {_percent(ended / len(played))} of the episodes",
+        "a larger `env.options.horizon`, or rewards for progress",
+    )
+
+
+_KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
+    *(_untaught_starts, _ambiguous, _cut),
+    *(_not_imitated, _wrong_reflections),
+    *(_unrewarded, _collapsed),
+    *(_uncovered, _rising, _blind_values, _out_of_time),
+)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
