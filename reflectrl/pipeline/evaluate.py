@@ -47,7 +47,7 @@ _FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage 
 _OBSERVED = ("benchmark", "chosen", "like_training", "cut_prompts", "audit")
 """Fields of a row that do not follow from its episodes."""
 AUDITED = 16
-"""Number of episodes of a trained policy in which the reflector is audited: the expert answers at each of their steps."""
+"""Number of a trained policy's episodes in which its reflector is audited: the expert answers at each step."""
 
 
 class _Evaluation:

@@ -32,6 +32,7 @@ FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
 """Groups runs by their recipe's name and all of its settings except description and seed."""
 _FREE = ("name", "description", "seed")
+_BESIDE = ("random", "sft", "expert")
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,8 @@ class _Judged(NamedTuple):
 
     score: Score
     after: Interval
-    before: Interval | None
-    random: Interval | None
-    expert: Interval | None
+    others: Mapping[str, Interval]
+    """Success of ``random``, ``sft`` and ``expert``, where they played beside the policy after RLFT."""
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
@@ -213,10 +213,10 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
 def _summary(name: str, runs: Sequence[_Judged], first: Sequence[_Judged], rows: Rows) -> Summary:
     scores, after = [run.score for run in runs], [run.after for run in runs]
     values, of_first = [each.mean for each in after], [run.after.mean for run in first]
-    before, random, expert = (
-        known if len(known) == len(runs) else []  # of all runs, or the means would be of different ones
-        for field in ("before", "random", "expert")
-        for known in [[rate for run in runs if (rate := getattr(run, field)) is not None]]
+    random, before, expert = (
+        # of all runs, or the means would be of different ones
+        [run.others[policy] for run in runs] if all(policy in run.others for run in runs) else []
+        for policy in _BESIDE
     )
     began = [each.mean for each in before]
     worst = min(scores, key=lambda score: score.success)
@@ -253,19 +253,18 @@ def _judged(run: Run, wanted: Rows) -> _Judged | None:
     if wanted.policy not in found:
         return None
     metrics, fall = found[wanted.policy].metrics, largest_fall(run)
-    trained = wanted.policy == "rlft" and wanted.reflections is None
-    around = [Interval.of(found[name].metrics) if trained and name in found else None for name in ("random", "expert")]
-    sft = found["sft"].metrics if "sft" in found and wanted.policy == "rlft" else None
+    beside = _BESIDE if wanted.policy == "rlft" else ()
+    others = {name: Interval.of(found[name].metrics) for name in beside if name in found}
     score = Score(
         run.name,
         metrics.success,
         metrics.episode_return,
         metrics.length,
         metrics.illegal,
-        sft=None if sft is None else sft.success,
+        sft=others["sft"].mean if "sft" in others else None,
         fall=None if fall is None else fall.points,
     )
-    return _Judged(score, Interval.of(metrics), None if sft is None else Interval.of(sft), *around)
+    return _Judged(score, Interval.of(metrics), others)
 
 
 def _names(settings: Sequence[Mapping[str, str]], by: str) -> list[str]:
