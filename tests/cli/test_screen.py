@@ -28,7 +28,8 @@ OURS = [
     r"(gen-data|sft reflector|sft policy|rlft|eval) +done in .*",
     r"run +policy +reflections by +mode .*",
     r"number_line-nano +(random|sft|rlft|expert) .*",
-    r"RLFT (raised|lowered|made no clear difference).*",
+    r"RLFT (went|is|raised|lowered|made no clear difference).*",
+    r"Why: .*\. Try: .*",
     r"One run a recipe: .*",
     r"report: runs/number_line-nano/report.html",
 ]

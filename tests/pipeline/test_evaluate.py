@@ -80,7 +80,7 @@ def test_zero_shot_is_the_untrained_policy_without_reflections(run) -> None:
 
 def test_the_share_of_cut_prompts_is_that_of_the_policies_with_a_local_model(finished: Path, tmp_path: Path) -> None:
     assert {row.policy: row.cut_prompts for row in rows_of(finished)} == {"random": None, "rlft": 0.0}
-    tight = ("players.reflector.player=none", "prompt.history=8", "model.max_length=40", "eval.policies=[random, sft]")
+    tight = ("players.reflector.player=none", "prompt.history=8", "model.max_length=20", "eval.policies=[random, sft]")
     play_stages(recipe(*tight), tmp_path / "run", *STAGES[:2], "eval")
     of_random, of_sft = (row.cut_prompts for row in rows_of(tmp_path / "run"))
     assert of_random is None
