@@ -101,9 +101,9 @@ def test_imports_point_down() -> None:
     assert [module for module, names in imported.items() if "openai" in names] == ["reflectrl.endpoint.api"]
 
 
-def test_modules_fit_in_400_lines() -> None:
+def test_modules_fit_in_500_lines() -> None:
     lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules()}
-    assert {name: count for name, count in lines.items() if count > 400} == {}
+    assert {name: count for name, count in lines.items() if count > 500} == {}
 
 
 def test_importing_the_package_is_light() -> None:
