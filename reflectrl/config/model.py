@@ -29,9 +29,9 @@ class BuiltinSection(Section):
     """Width and height in pixels of a patch, which becomes one token; must divide the image size."""
     vocabulary: Annotated[int, Field(ge=300)] = 768
     """Maximum size of the tokenizer's vocabulary."""
-    pieces: Literal["phrases", "names", "words"] = "phrases"
-    """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, words
-    where a word must be recognised anywhere."""
+    pieces: Literal["phrases", "names", "numbers", "words"] = "phrases"
+    """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, numbers
+    for phrases and whole numbers, words where a word must be recognised anywhere."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> BuiltinSection:

@@ -18,6 +18,8 @@ PIECES = {
     "phrases": r"[.,:;]? ?[A-Za-z]{2,}(?: [A-Za-z]+)*[.,:;]?\n?|[\s\S]",
     # and a name with its number, so "go to countertop 12" can
     "names": r"[.,:;]? ?[A-Za-z]+(?: [A-Za-z]+)*(?: \d+)?[.,:;]?\n?|[\s\S]",
+    # phrases as above, and a number with the marks around it, so that coordinates are few tokens
+    "numbers": r"[.,:;]? ?[A-Za-z]+(?: [A-Za-z]+)*[.,:;]?\n?|[^A-Za-z\d\n]*\d+[^A-Za-z\d\n]*|[\s\S]",
     # a word is the same token in a question, a file name and a reflection
     "words": r" ?[A-Za-z]{2,}|\.[a-z]+\n?|[\s\S]",
 }
