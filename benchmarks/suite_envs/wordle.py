@@ -10,10 +10,13 @@ import random
 
 from reflectrl import NatLangEnv, Observation, Outcome, Task
 
+# fmt: off
 WORDS = (
-    "bird boat bone cake card coin corn deer door fire fish gold hand iron kite "
-    "lamp lion milk moon nest pear rain rice road rope sand ship silk star wolf"
-).split()
+    "bird", "boat", "bone", "cake", "card", "coin", "corn", "deer", "door", "fire", "fish", "gold", "hand", "iron",
+    "kite", "lamp", "lion", "milk", "moon", "nest", "pear", "rain", "rice", "road", "rope", "sand", "ship", "silk", "star",
+    "wolf",
+)
+# fmt: on
 
 
 def marks(guess: str, word: str) -> str:

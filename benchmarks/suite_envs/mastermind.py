@@ -1,0 +1,61 @@
+"""Mastermind with three pegs of four colours and a menu of twenty codes; only the last answer is shown.
+
+Kind: deduction, partially observed. Horizon: 6. Hard: earlier answers have to be remembered and combined; the expert,
+who keeps its own record, reaches at least 95 %.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from reflectrl import NatLangEnv, Observation, Outcome, Task
+
+COLOURS = ("red", "blue", "green", "white")
+CODES = tuple(" ".join(code) for code in random.Random(8).sample(list(itertools.product(COLOURS, repeat=3)), 20))
+
+
+def answer(guess: str, code: str) -> tuple[int, int]:
+    """Return how many pegs are right, and how many more colours are there elsewhere."""
+    pegs, hidden = guess.split(), code.split()
+    right = sum(one == other for one, other in zip(pegs, hidden, strict=True))
+    return right, sum(min(pegs.count(colour), hidden.count(colour)) for colour in COLOURS) - right
+
+
+class Mastermind(NatLangEnv):
+    """The code brings 1."""
+
+    name = "mastermind"
+    instructions = "Find the hidden code."
+    max_actions = len(CODES)
+
+    def __init__(self) -> None:
+        super().__init__(horizon=6)
+        every = [
+            Task(f"{code} after {first}", {"code": code, "first": first})
+            for code in CODES
+            for first in CODES
+            if code != first
+        ]
+        random.Random(8).shuffle(every)
+        self._splits = {"train": every[:240], "validation": every[240:300], "test": every[300:]}
+
+    def tasks(self, split: str) -> list[Task]:
+        return self._splits[split]
+
+    def start(self, task: Task) -> None:
+        self.code: str = task.options["code"]
+        self.record = [task.options["first"]]
+
+    def observe(self) -> Observation:
+        right, elsewhere = answer(self.record[-1], self.code)
+        return Observation(f"Your guess {self.record[-1]}: {right} right, {elsewhere} elsewhere.", CODES)
+
+    def act(self, action: str) -> Outcome:
+        self.record.append(action)
+        found = action == self.code
+        return Outcome(float(found), ended=found, success=found)
+
+    def expert(self) -> str:
+        seen = [(guess, answer(guess, self.code)) for guess in self.record]
+        return next(code for code in CODES if all(answer(guess, code) == given for guess, given in seen))
