@@ -1,7 +1,7 @@
 """A frozen lake of 4 by 4 fields, another one in each task; the four fields around the player are told in words.
 
-Kind: grid, maps differ. Horizon: 20. Hard: the expert sees the whole lake, the text four fields of it; the expert
-reaches 100 %.
+Kind: grid, maps differ. Horizon: 20. Hard: the expert sees the whole lake, the text four fields of it. The expert
+reaches 100 %; a table over the texts, trained by policy gradients, reached 85 % of the test's lakes.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from reflectrl import NatLangEnv, Observation, Outcome, Task
 # fmt: off
 WORDS = (
     "bird", "boat", "bone", "cake", "card", "coin", "corn", "deer", "door", "fire", "fish", "gold", "hand", "iron",
-    "kite", "lamp", "lion", "milk", "moon", "nest", "pear", "rain", "rice", "road", "rope", "sand", "ship", "silk", "star",
-    "wolf",
+    "kite", "lamp", "lion", "milk", "moon", "nest", "pear", "rain", "rice", "road", "rope", "sand", "ship", "silk",
+    "star", "wolf",
 )
 # fmt: on
 
