@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from functools import cache
 
 from reflectrl import NatLangEnv, Observation, Outcome, Task
 
@@ -35,6 +36,7 @@ def is_on(field: tuple[int, int]) -> bool:
     return 0 <= field[0] < SIZE and 0 <= field[1] < SIZE
 
 
+@cache
 def _lakes() -> list[str]:
     rng, lakes = random.Random(0), set()
     while len(lakes) < 200:

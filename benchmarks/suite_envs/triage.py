@@ -24,7 +24,7 @@ CAUSES = {
     "send a technician": (1, None, 1, 1),
     "restart the computer": (1, None, 0, None),
 }
-NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gil", "Hanna", "Ian", "Jo", "Kim", "Leo")
+CUSTOMERS = {"train": ("Ada", "Ben", "Cleo", "Dan", "Eve"), "validation": ("Finn", "Gil"), "test": ("Jo", "Kim", "Leo")}
 
 
 class Triage(NatLangEnv):
@@ -40,13 +40,9 @@ class Triage(NatLangEnv):
     def tasks(self, split: str) -> list[Task]:
         worlds = [(cause, answers) for cause in CAUSES for answers in itertools.product((0, 1), repeat=4)]
         worlds = [(cause, answers) for cause, answers in worlds if _fits(answers, cause)]
-        count = {"train": 5, "validation": 2, "test": 3}[split]
-        first = {"train": 0, "validation": 5, "test": 7}[split]
         return [
-            Task(
-                f"{name}-{cause}-{''.join(map(str, answers))}", {"name": name, "cause": cause, "answers": list(answers)}
-            )
-            for name in NAMES[first : first + count]
+            Task(f"{name}-{''.join(map(str, answers))}", {"cause": cause, "answers": list(answers)})
+            for name in CUSTOMERS[split]
             for cause, answers in worlds
         ]
 

@@ -1,0 +1,213 @@
+"""Members of the development suite keep the promises of environments and of their docstrings; its table is right."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import suite_envs
+from suite import REFERENCES, PlannedRun, Score, report, run_all, score
+
+from reflectrl import InvalidInput, NatLangEnv, check_env, make_env
+from reflectrl.rollout.metrics import EpisodeMetrics
+from reflectrl.rollout.results import EvalRow
+
+MEMBERS = suite_envs.MODULES
+TAUGHT = [name for name in MEMBERS if name not in REFERENCES]
+FEWEST = {"train": 48, "validation": 24, "test": 48}
+
+
+def success(env: NatLangEnv, episodes: int, choose: Callable[[NatLangEnv], str | None]) -> float:
+    """Return the share of test episodes in which a player succeeds."""
+    tasks, won = env.tasks("test"), 0
+    for number in range(episodes):
+        env.reset(seed=number, options={"task": tasks[number % len(tasks)]})
+        ended = False
+        while not ended:
+            *_, terminated, truncated, info = env.step(choose(env))
+            ended = terminated or truncated
+        won += info["success"]
+    return won / episodes
+
+
+def at_random(seed: int = 0) -> Callable[[NatLangEnv], str]:
+    """Return a player that draws its actions."""
+    rng = random.Random(seed)
+    return lambda env: rng.choice(env.observation.actions)
+
+
+def module_text(name: str) -> str:
+    return (Path(suite_envs.__file__).parent / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_member_keeps_every_promise_in_at_most_90_lines(name):
+    env = make_env(name)
+    check_env(env, episodes=1)
+    assert env.name == name
+    text = module_text(name)
+    assert len(text.splitlines()) <= 90
+    told = inspect.getdoc(sys.modules[type(env).__module__])
+    horizon = re.search(r"Kind: .+?\. Horizon: (\d+)\. Hard: .+\.", told, re.DOTALL)[1]
+    assert int(horizon) == env.horizon <= 30
+    assert all(len(env.tasks(split)) >= fewest for split, fewest in FEWEST.items())
+    starts = {split: [task.options for task in env.tasks(split)] for split in FEWEST}
+    if any(starts["train"]):  # some games have one world, or hide what differs
+        hidden = name in ("number_hunt", "triage", "triage_free")
+        shared = [options for options in starts["test"] if options in starts["train"]]
+        assert bool(shared) == hidden
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_an_expert_reaches_what_its_docstring_claims_and_random_play_does_not(name):
+    env = make_env(name)
+    told = " ".join(inspect.getdoc(sys.modules[type(env).__module__]).split())
+    least, claim = re.search(r"reaches (at least )?(\d+) %", told).groups()
+    reached = success(env, 100, lambda env: env.expert())
+    assert reached >= int(claim) / 100
+    assert least or reached == 1
+    assert success(env, 100, at_random()) < 0.5
+
+
+def words_of(env: NatLangEnv) -> str:
+    return env.observation.text
+
+
+def halving(env: NatLangEnv) -> str:
+    low, high = 1, 15
+    for action in env.snapshot().actions:
+        guess = int(action.removeprefix("guess "))
+        low, high = (guess + 1, high) if guess < env.number else (low, guess - 1)
+    return f"guess {(low + high) // 2}"
+
+
+def asking(env: NatLangEnv) -> str:
+    for sign in ("fever", "rash"):
+        if f"{sign}:" not in words_of(env):
+            return f"ask about {sign}"
+    known = ("fever: yes" in words_of(env), "rash: yes" in words_of(env))
+    return {
+        (True, True): "treat measles",
+        (True, False): "treat flu",
+        (False, True): "treat allergy",
+        (False, False): "send home",
+    }[known]
+
+
+def reading_signs(env: NatLangEnv) -> str:
+    if "corridor" in words_of(env):
+        return "walk"
+    return "pull left" if re.search("red sign|white sign", words_of(env)) else "pull right"
+
+
+def opening(env: NatLangEnv) -> str:
+    doors = {"stone": "red", "glass": "green", "wooden": "blue", "iron": "green", "paper": "white", "golden": "red"}
+    return f"open the {doors[words_of(env).split()[4]]} door"
+
+
+def on_the_way(env: NatLangEnv) -> str:
+    return ("down", "down", "right", "down", "right", "right")[env.steps]
+
+
+PLANS = {
+    "bandit_rooms": opening,
+    "ice": on_the_way,
+    "levers": reading_signs,
+    "number_hunt": halving,
+    "triage_free": asking,
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_the_best_known_success_of_a_member_without_expert_is_reached_by_its_plan(name):
+    env = make_env(name)
+    env.reset(seed=0)
+    assert env.expert() is None
+    assert success(env, 60, PLANS[name]) == REFERENCES[name][0]
+    assert success(env, 100, at_random()) < 0.4
+
+
+def row(policy: str, value: float, reflections: str = "local", mode: str = "sampled", group: str = "") -> EvalRow:
+    rest = {field: 0 for field in EpisodeMetrics.__dataclass_fields__}
+    return EvalRow(policy, reflections, mode, "test", 48, "", EpisodeMetrics(**{**rest, "success": value}), group)
+
+
+def test_a_score_is_read_from_the_rows_of_the_test_without_controls():
+    rows = [
+        row("random", 0.1, "none"),
+        row("sft", 0.4),
+        row("rlft", 0.7),
+        row("rlft", 0.9, mode="greedy"),
+        row("rlft", 0.2, "blank"),
+        row("rlft", 0.99, "expert"),
+        row("rlft", 0.3, group="d0/"),
+        row("expert", 0.9, "none"),
+    ]
+    taught = score("triage", 3, rows, 12.0)
+    assert taught == Score("triage", 3, 0.1, 0.4, 0.7, 0.9, 0.9, 12.0)
+    assert taught.closed == pytest.approx(0.75)
+    free = score("ice", 0, [row("random", 0.1, "none"), row("rlft", 0.55, "none")], 1.0)
+    assert (free.sft, free.greedy, free.reference, free.taught) == (None, None, 1.0, False)
+    assert free.closed == pytest.approx(0.5)
+    assert Score("ice", 0, 0.2, None, 0.1, None, 1.0, 1.0).closed == pytest.approx(-0.125)
+
+
+def test_the_table_shows_means_and_worst_seeds_and_sums_up_members_of_both_kinds():
+    def run(member: str, seed: int, rlft: float, sft: float | None = 0.3) -> Score:
+        return Score(member, seed, 0.0, sft, rlft, 0.5, 1.0, 60.0 + seed)
+
+    lines = report(
+        [
+            run("triage", 0, 0.9),
+            run("triage", 1, 0.7),
+            run("cliff", 0, 1.0),
+            run("crafting", 0, 0.6),
+            run("crafting", 1, 0.2),
+            run("ice", 0, 0.5, None),
+        ]
+    ).splitlines()
+    assert lines[2:6] == [
+        "| cliff | expert | 1 | 0 | 30 | 100 | 100 | 50 | 100 | 1.00 | 1.00 | 60 |",
+        "| crafting | expert | 2 | 0 | 30 | 40 | 20 | 50 | 100 | 0.40 | 0.20 | 60 |",
+        "| triage | expert | 2 | 0 | 30 | 80 | 70 | 50 | 100 | 0.80 | 0.70 | 60 |",
+        "| ice | none | 1 | 0 | - | 50 | 50 | 50 | 100 | 0.50 | 0.50 | 60 |",
+    ]
+    assert lines[7:] == [
+        "closed, 3 members with an expert: median 0.80, worst member 0.40 (crafting), worst run 0.20 (crafting-s1)",
+        "closed, 1 members without: median 0.50, worst member 0.50 (ice), worst run 0.50 (ice-s0)",
+    ]
+
+
+@dataclass(frozen=True)
+class Short(PlannedRun):
+    """A run that takes half a second of processor time, and fails where a file says so."""
+
+    def command(self) -> list[str]:
+        work = "import pathlib, sys, time\nwhile time.process_time() < 0.5: pass\n"
+        work += f"print('at work')\nsys.exit(pathlib.Path({str(self.out / 'broken')!r}).exists())"
+        return [sys.executable, "-c", work, *self.overrides]
+
+
+def ends(planned: Sequence[Short], capsys) -> list[str]:
+    run_all(planned, jobs=2)
+    return sorted(line.partition(" (")[0] for line in capsys.readouterr().err.splitlines())
+
+
+def test_finished_runs_are_not_run_again_and_failed_ones_are(tmp_path, capsys):
+    first, second = (Short("ice", seed, 1.0, tmp_path) for seed in (0, 1))
+    (tmp_path / "broken").touch()
+    assert ends([first], capsys) == ["ice-s0: ended with code 1: at work"]
+    assert first.score() is None
+    (tmp_path / "broken").unlink()
+    assert ends([first, second], capsys) == ["ice-s0: done", "ice-s1: done"]
+    assert 1.0 < first.recorded()["cpu_seconds"] < 3.0  # of both processes
+    assert 0.5 < second.recorded()["cpu_seconds"] < 1.5
+    assert ends([first, second], capsys) == []
+    with pytest.raises(InvalidInput, match="choose another --out"):
+        Short("ice", 0, 1.0, tmp_path, ("rlft.gamma=1",)).recorded()
