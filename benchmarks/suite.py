@@ -29,6 +29,7 @@ from arms import HERE, ONE_THREAD, table
 
 from reflectrl.core import InvalidInput, ReflectRLError
 from reflectrl.core.layout import RESULTS
+from reflectrl.core.text import counted
 from reflectrl.pipeline.sweep import read_seeds
 from reflectrl.rollout.results import EvalRow, read_results
 
@@ -133,8 +134,7 @@ def score(member: str, seed: int, rows: Sequence[EvalRow], cpu_seconds: float) -
         if row.split == "test" and not row.group and row.reflections not in CONTROLS
     }
     reference = REFERENCES[member][0] if member in REFERENCES else found["expert", "sampled"]
-    rates = (found.get(key) for key in (("sft", "sampled"), ("rlft", "greedy")))
-    sft, greedy = rates
+    sft, greedy = found.get(("sft", "sampled")), found.get(("rlft", "greedy"))
     return Score(
         member, seed, found["random", "sampled"], sft, found["rlft", "sampled"], greedy, reference, cpu_seconds
     )
@@ -182,14 +182,17 @@ def _end(run: PlannedRun, code: int, seconds: float) -> None:
 
 
 def report(scores: Sequence[Score]) -> str:
-    """Return the table of the members, and below it the median and the worst share of the gap that was closed."""
+    """Return the table of the members, and below it the median and the worst share of the gap that was closed.
+
+    A member's share is the mean over its seeds.
+    """
     members = {score.member: [each for each in scores if each.member == score.member] for score in scores}
     heads = ("member", "teacher", "seeds", "random", "SFT", "RLFT", "worst", "greedy", "reference")
     lines = [
         [name, *_cells(own)] for name, own in sorted(members.items(), key=lambda item: (not item[1][0].taught, item[0]))
     ]
     said = [table((*heads, "closed", "worst", "CPU s"), lines), ""]
-    for title, taught in (("with an expert", True), ("without", False)):
+    for title, taught in (("with an expert", True), ("without an expert", False)):
         chosen = [score for score in scores if score.taught == taught]
         if chosen:
             means = {
@@ -197,7 +200,7 @@ def report(scores: Sequence[Score]) -> str:
             }
             worst = min(chosen, key=lambda each: each.closed)
             said.append(
-                f"closed, {len(means)} members {title}: median {median(means.values()):.2f}, worst member "
+                f"closed, {counted(len(means), 'member')} {title}: median {median(means.values()):.2f}, worst member "
                 f"{min(means.values()):.2f} ({min(means, key=lambda name: means[name])}), worst run {worst.closed:.2f} "
                 f"({worst.member}-s{worst.seed})"
             )

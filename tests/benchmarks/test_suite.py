@@ -180,16 +180,16 @@ def test_the_table_shows_means_and_worst_seeds_and_sums_up_members_of_both_kinds
     ]
     assert lines[7:] == [
         "closed, 3 members with an expert: median 0.80, worst member 0.40 (crafting), worst run 0.20 (crafting-s1)",
-        "closed, 1 members without: median 0.50, worst member 0.50 (ice), worst run 0.50 (ice-s0)",
+        "closed, 1 member without an expert: median 0.50, worst member 0.50 (ice), worst run 0.50 (ice-s0)",
     ]
 
 
 @dataclass(frozen=True)
 class Short(PlannedRun):
-    """A run that takes half a second of processor time, and fails where a file says so."""
+    """A run that takes a tenth of a second of processor time, and fails where a file says so."""
 
     def command(self) -> list[str]:
-        work = "import pathlib, sys, time\nwhile time.process_time() < 0.5: pass\n"
+        work = "import pathlib, sys, time\nwhile time.process_time() < 0.1: pass\n"
         work += f"print('at work')\nsys.exit(pathlib.Path({str(self.out / 'broken')!r}).exists())"
         return [sys.executable, "-c", work, *self.overrides]
 
@@ -206,8 +206,8 @@ def test_finished_runs_are_not_run_again_and_failed_ones_are(tmp_path, capsys):
     assert first.score() is None
     (tmp_path / "broken").unlink()
     assert ends([first, second], capsys) == ["ice-s0: done", "ice-s1: done"]
-    assert 1.0 < first.recorded()["cpu_seconds"] < 3.0  # of both processes
-    assert 0.5 < second.recorded()["cpu_seconds"] < 1.5
+    assert first.recorded()["cpu_seconds"] >= 0.2  # of both processes
+    assert 0.1 <= second.recorded()["cpu_seconds"] < first.recorded()["cpu_seconds"]
     assert ends([first, second], capsys) == []
     with pytest.raises(InvalidInput, match="choose another --out"):
         Short("ice", 0, 1.0, tmp_path, ("rlft.gamma=1",)).recorded()
