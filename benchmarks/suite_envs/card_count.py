@@ -1,7 +1,7 @@
 """Five red and five black cards are turned one by one; once, you may bet on the colour of the next.
 
 Kind: memory, counting. Horizon: 10. Hard: only the last card is shown, but the bet is safe as soon as the rest of the
-cards has one colour; the expert reaches 100 %, betting without counting half of it.
+cards has one colour. The expert reaches 100 %, a bet without counting 56 % at most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mastermind with three pegs of four colours and a menu of twenty codes; only the last answer is shown.
 
-Kind: deduction, partially observed. Horizon: 6. Hard: earlier answers have to be remembered and combined; the expert,
-who keeps its own record, reaches at least 95 %.
+Kind: deduction, partially observed. Horizon: 3. Hard: earlier answers have to be remembered and combined. The expert,
+who keeps its own record, reaches at least 95 %; guesses that fit the last answer alone win 71 %.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Mastermind(NatLangEnv):
     max_actions = len(CODES)
 
     def __init__(self) -> None:
-        super().__init__(horizon=6)
+        super().__init__(horizon=3)
         every = [
             Task(f"{code} after {first}", {"code": code, "first": first})
             for code in CODES
