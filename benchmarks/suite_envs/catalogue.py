@@ -1,6 +1,6 @@
 """A shop of sixty things in a long list, from which the two that are ordered have to be picked.
 
-Kind: long observations, long menu. Horizon: 3. Hard: 60 actions, some 350 words, and of the two things of each kind and
+Kind: long observations, long menu. Horizon: 3. Hard: 60 actions, 310 words, and of the two things of each kind and
 colour only one is in stock; the expert reaches 100 %.
 """
 
