@@ -100,7 +100,8 @@ class PlannedRun:
         """Return the command line of the run."""
         return [
             *(sys.executable, "-m", "reflectrl", "train", suite_envs.target(self.member)),
-            *("--minutes", f"{self.minutes:g}", "--seed", str(self.seed), "--run", str(self.folder)),
+            *("--minutes", f"{self.minutes:g}", "--seed", str(self.seed)),
+            *("--runs", str(self.out), "--run", self.folder.name),
             *self.overrides,
         ]
 
