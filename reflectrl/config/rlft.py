@@ -19,6 +19,8 @@ ENTROPY_RANGE = 100.0
 """Maximum factor by which an entropy coefficient with a target may differ from its first value."""
 TEXT_REWARDS: Mapping[str, tuple[ActionMode, ...]] = {"format": ("thought_choice", "json"), "illegal": ("json",)}
 """Sources of rewards for what a policy writes, and the action modes that have them."""
+NOVELTY = "novelty"
+"""Source of the rewards for reaching rare states, which the trainer gives."""
 
 
 @settings()
@@ -96,25 +98,59 @@ class EntropyTerm(Term):
     target: Positive | None = None
     """Target entropy in nats per step: from ``coef`` on, the coefficient rises after iterations with less entropy and
     falls after those with more, like the temperature of soft actor-critic (Haarnoja et al., 2018)."""
+    target_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """The target as a fraction of the entropy of a uniform choice, ``ln(length of the menu)`` averaged over the steps
+    of the iteration, in place of ``target``: it suits menus of every length."""
+    target_end: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Target after the last update as a fraction of the first one; it falls linearly like ``coef_end``. Below 1, the
+    policy explores first and is nearly greedy in the end."""
 
     def __post_init__(self) -> None:
-        """Refuse a target combined with a schedule.
+        """Refuse settings that contradict each other.
 
         Raises:
-            InvalidInput: a target was given with a schedule, or with an initial coefficient of 0.
+            InvalidInput: two targets, a target with a schedule of the coefficient or an initial coefficient of 0, or
+                the end of a target that is not given.
 
         """
-        if self.target is not None and (self.coef == 0 or self.coef_end != 1):
+        if self.target is not None and self.target_fraction is not None:
             raise InvalidInput(
-                f"entropy has target={self.target:g} with coef={self.coef:g} and coef_end={self.coef_end:g}; expected "
+                f"entropy has target={self.target:g} and target_fraction={self.target_fraction:g}; expected one target"
+            )
+        if not self.has_target and self.target_end != 1:
+            raise InvalidInput(
+                f"entropy has target_end={self.target_end:g} without a target; expected target_fraction or target as "
+                "well"
+            )
+        if self.has_target and (self.coef == 0 or self.coef_end != 1):
+            name, given = (
+                ("target", self.target) if self.target is not None else ("target_fraction", self.target_fraction)
+            )
+            raise InvalidInput(
+                f"entropy has {name}={given:g} with coef={self.coef:g} and coef_end={self.coef_end:g}; expected "
                 "a coef above 0, with which the coefficient begins to follow the target, and coef_end: 1.0"
             )
 
-    def follow(self, coef: float, entropy: float) -> float:
-        """Return the next coefficient after an iteration with ``coef`` and a mean ``entropy`` in nats per step."""
-        if self.target is None:
+    @property
+    def has_target(self) -> bool:
+        """Whether the coefficient follows a target."""
+        return self.target is not None or self.target_fraction is not None
+
+    def follow(self, coef: float, entropy: float, *, uniform: float = 0.0, progress: float = 0.0) -> float:
+        """Return the next coefficient after an iteration.
+
+        Args:
+            coef: the coefficient in the iteration.
+            entropy: mean entropy in nats per step.
+            uniform: mean entropy of a uniform choice from the same menus, in nats per step.
+            progress: fraction of the updates that are done.
+
+        """
+        first = (self.target_fraction or 0.0) * uniform if self.target is None else self.target
+        target = first * (1 - (1 - self.target_end) * progress)
+        if not target:  # without a target, or with no choice at any step
             return coef
-        moved = coef * math.pow(self.target / max(entropy, self.target / ENTROPY_RANGE), ENTROPY_RATE)
+        moved = coef * math.pow(target / max(entropy, target / ENTROPY_RANGE), ENTROPY_RATE)
         return min(max(moved, self.coef / ENTROPY_RANGE), self.coef * ENTROPY_RANGE)
 
 
@@ -236,8 +272,16 @@ class RLFTSettings:
     the action only, 1 weighs all tokens equally."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
     """Weight of each source of rewards: ``env``; the role of a rater; for policies that write before they act,
-    ``format``, which is 1 for each step whose text names a legal action; and for actions in JSON, ``illegal``, which is
-    1 for each step whose text names none, so its weight should be negative."""
+    ``format``, which is 1 for each step whose text names a legal action; for actions in JSON, ``illegal``, which is
+    1 for each step whose text names none, so its weight should be negative; and ``novelty``, a bonus for exploration
+    where rewards are rare, ``(1 - success) / sqrt(N)`` for each state that an episode reaches first (Strehl & Littman,
+    2008; Tang et al., 2017). ``N`` is the number of episodes of the training that have visited a state which shows the
+    same, whatever the task; ``success`` is the mean success rate of the stage's last ``window`` iterations, so the
+    bonus ends when the task is learned. It is not part of an episode's return."""
+    normalize_rewards: bool = False
+    """Divide the weighted rewards by the running standard deviation of the discounted return (as gymnasium's
+    NormalizeReward; Engstrom et al., 2020), so that rewards of 0.01 and of 1,000 learn alike with the same settings.
+    Records, thresholds and returns keep the environment's unit; ``terms.value.clip`` is then in the new one."""
     format_into_return: bool = False
     """Add the reward ``format`` to the return of its own step only, as in GTR's code; otherwise it also counts in the
     returns of earlier steps."""

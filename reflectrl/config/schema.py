@@ -14,7 +14,7 @@ from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
 from reflectrl.config.model import ModelSection
 from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
-from reflectrl.config.rlft import TEXT_REWARDS, RLFTSection
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
@@ -338,7 +338,7 @@ class Recipe(Section):
             return
         mode = self.prompt.action_mode
         rater = set() if self.players.rater is None else {"rater"}
-        known = {"env", *rater, *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
+        known = {"env", NOVELTY, *rater, *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
         if unknown := set(self.rlft.rewards) - known - set(TEXT_REWARDS):
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "

@@ -40,6 +40,12 @@ class Iteration(EpisodeMeans, IterationPlace):
     minibatch before any update."""
     entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, panel=True, late=True)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
+    entropy_uniform: float | None = metric("rollout/entropy_uniform", low=0.0, late=True, default=None)
+    """Mean entropy of a uniform choice from the menus that were shown, in nats per step: the highest ``entropy``."""
+    novelty: float | None = metric(
+        "rollout/novelty", "Novelty an episode", low=0.0, panel=True, late=True, default=None
+    )
+    """Mean sum of an episode's rewards for novelty, without their weight; ``None`` where they have none."""
     memory_hits: float | None = metric(
         "rollout/memory_hits", "Steps with something remembered", fraction=True, panel=True, late=True, default=None
     )

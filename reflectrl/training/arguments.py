@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 
 from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.model import ModelSection
-from reflectrl.config.rlft import TEXT_REWARDS, Stage
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.frozen_layers import frozen_layers
@@ -198,7 +198,7 @@ def check_seats(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
         raise InvalidInput(
             "a corrector was seated, but no term imitates its thoughts; set terms.sft_thought, or leave it out."
         )
-    known = {"env", *TEXT_REWARDS, *raters}
+    known = {"env", NOVELTY, *TEXT_REWARDS, *raters}
     if unknown := args.rewards.keys() - known:
         raise InvalidInput(
             f"rewards names {min(unknown)}, but neither the environment, the policy nor a rater gives it; known: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -78,14 +78,21 @@ def _sources(turn: Turn) -> Mapping[str, float]:
     return turn.rewards if legal is None else {**turn.rewards, "illegal": 1 - legal}
 
 
-def _propagated(settings: RLFTSettings) -> Mapping[str, float]:
-    """Return the weights of the rewards that also count in the returns of earlier steps."""
-    return {name: weight for name, weight in settings.rewards.items() if name not in _apart(settings)}
+def _weights(settings: RLFTSettings, unit: float) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return the weights over ``unit`` of rewards that count in earlier steps' returns, and of those that do not."""
+    weights = {name: weight / unit for name, weight in settings.rewards.items()}
+    apart = {"format": weights.pop("format")} if settings.format_into_return else {}
+    return weights, apart
 
 
-def _apart(settings: RLFTSettings) -> Mapping[str, float]:
-    """Return the weights of the rewards that count for their own step only."""
-    return {"format": settings.rewards["format"]} if settings.format_into_return else {}
+def with_values(trajectory: Trajectory, factor: float) -> Trajectory:
+    """Return an episode with the estimates of the value head times ``factor``."""
+    if factor == 1:
+        return trajectory
+    turns = [
+        replace(turn, decision=replace(turn.decision, value=turn.decision.value * factor)) for turn in trajectory.turns
+    ]
+    return replace(trajectory, turns=tuple(turns), last_value=trajectory.last_value * factor)
 
 
 def weighted_rewards(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
@@ -122,28 +129,36 @@ def rated_alike(
 
 
 def step_samples(
-    fresh: Sequence[Trajectory], layout: PromptFormat, settings: RLFTSettings, replayed: Sequence[Trajectory] = ()
+    fresh: Sequence[Trajectory],
+    layout: PromptFormat,
+    settings: RLFTSettings,
+    replayed: Sequence[Trajectory] = (),
+    *,
+    unit: float = 1.0,
 ) -> list[StepSample]:
     """Return the samples of all steps, those of fresh episodes first, with the advantages that ``settings`` define.
+
+    Rewards and values of the episodes are divided by ``unit``, in which advantages and targets are.
 
     A replayed step keeps only the positive part of its advantage (self-imitation, Oh et al., 2018, equation 2): its
     action was sampled by another policy, so PPO's clip could not bound how far a negative advantage pushes it down.
     """
-    trajectories = [*fresh, *replayed]
+    trajectories = [with_values(each, 1 / unit) for each in (*fresh, *replayed)]
+    weights, weights_apart = _weights(settings, unit)
     played = sum(len(trajectory.turns) for trajectory in fresh)
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
-    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, _apart(settings))])
+    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, weights_apart)])
+    rewards = [weighted_rewards(trajectory, weights) for trajectory in trajectories]
     if settings.baseline == "value":
-        advantages = torch.cat([_with_value_head(trajectory, settings) for trajectory in trajectories]) + apart
+        valued = zip(trajectories, rewards, strict=True)
+        advantages = torch.cat([_with_value_head(*each, settings) for each in valued]) + apart
         targets = advantages + torch.tensor([decision.value for decision in decisions])
     else:
-        weights = _propagated(settings)
-        returns = [rewards_to_go(weighted_rewards(each, weights), settings.gamma) for each in trajectories]
-        targets = torch.cat(returns) + apart
+        targets = torch.cat([rewards_to_go(each, settings.gamma) for each in rewards]) + apart
         episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
         if settings.baseline == "step_group":
-            advantages = _step_grouped(trajectories, targets, episodes, settings)
+            advantages = _step_grouped(trajectories, rewards, targets, episodes, settings)
         else:
             prompts = [view.prompt for view in views]
             advantages = targets - _baseline(settings.baseline, targets, prompts, episodes, played)
@@ -197,9 +212,9 @@ def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Seque
     return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
 
 
-def _with_value_head(trajectory: Trajectory, settings: RLFTSettings) -> Tensor:
+def _with_value_head(trajectory: Trajectory, rewards: Sequence[float], settings: RLFTSettings) -> Tensor:
     return generalized_advantages(
-        weighted_rewards(trajectory, _propagated(settings)),
+        rewards,
         [turn.decision.value for turn in trajectory.turns],
         trajectory.last_value,
         gamma=settings.gamma,
@@ -208,10 +223,14 @@ def _with_value_head(trajectory: Trajectory, settings: RLFTSettings) -> Tensor:
 
 
 def _step_grouped(
-    trajectories: Sequence[Trajectory], returns: Tensor, episodes: Tensor, settings: RLFTSettings
+    trajectories: Sequence[Trajectory],
+    rewards: Sequence[Sequence[float]],
+    returns: Tensor,
+    episodes: Tensor,
+    settings: RLFTSettings,
 ) -> Tensor:
     return step_grouped(
-        torch.tensor([sum(weighted_rewards(each, _propagated(settings))) for each in trajectories]),
+        torch.tensor([sum(each) for each in rewards]),
         _numbered(each.task.id for each in trajectories),
         returns,
         _numbered((each.task.id, turn.observation) for each in trajectories for turn in each.turns),

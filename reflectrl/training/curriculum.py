@@ -37,16 +37,19 @@ class Curriculum:
         """Current stage."""
         return self.stages[self.index]
 
+    @property
+    def recent_success(self) -> float:
+        """Mean success rate of the stage's last ``window`` iterations; 0 before the first."""
+        recent = self.successes[-self.stage.window :]
+        return sum(recent) / len(recent) if recent else 0.0
+
     def add(self, success: float) -> bool:
         """Add an iteration's success rate; return whether the stage has reached its threshold or its length."""
         self.successes.append(success)
-        stage, recent = self.stage, self.successes[-self.stage.window :]
-        reached = (
-            stage.success_threshold is not None
-            and len(recent) == stage.window
-            and sum(recent) / len(recent) >= stage.success_threshold
-        )
-        return reached or len(self.successes) >= stage.iterations
+        stage, played = self.stage, len(self.successes)
+        threshold = stage.success_threshold
+        reached = threshold is not None and played >= stage.window and self.recent_success >= threshold
+        return reached or played >= stage.iterations
 
     def weigh(self, played: Sequence[Trajectory], env: NatLangEnv, priority: float) -> None:
         """Weigh episodes that ``fresh_episodes`` drew, before ``note`` changes the failure rates.

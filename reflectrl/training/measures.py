@@ -9,6 +9,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from reflectrl.config.rlft import NOVELTY
 from reflectrl.core import Trajectory
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy
@@ -84,6 +85,7 @@ class Measures:
             **outcome_means(fresh, weights),
             **thought_means(fresh),
             **{"loss": loss, "kl": kl, "clipped": clipped},
+            **_of_menus_and_novelty(fresh),
             **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(self.gaps or [0.0])},
             **self.divergences.means(),
             **memory_means(fresh),
@@ -106,6 +108,14 @@ class Measures:
             asked, missed = (now - before for now, before in zip(player.misses, self._before[name], strict=True))
             rates[name] = missed / asked if asked else math.nan
         return rates
+
+
+def _of_menus_and_novelty(fresh: Sequence[Trajectory]) -> dict[str, float]:
+    turns = [turn for each in fresh for turn in each.turns]
+    means = {"entropy_uniform": fmean(math.log(len(turn.menu)) for turn in turns)}
+    if NOVELTY in turns[0].rewards:
+        means[NOVELTY] = sum(turn.rewards[NOVELTY] for turn in turns) / len(fresh)
+    return means
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProcessorMixin
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import NOVELTY, Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
@@ -31,6 +31,7 @@ from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.thoughts import known
+from reflectrl.training.advantage import rewards_to_go
 from reflectrl.training.arguments import (
     check_seats,
     frozen_reflector,
@@ -48,6 +49,8 @@ from reflectrl.training.batch import (
     rated_alike,
     references,
     step_samples,
+    weighted_rewards,
+    with_values,
 )
 from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.collector import Collector
@@ -58,6 +61,7 @@ from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
 from reflectrl.training.ranks import episodes_of_ranks, numbers_of_ranks
+from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
 from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
@@ -127,10 +131,12 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
         """Replay buffer: the newest episodes of the current stage that are worth replaying, as in the public code."""
         self.iteration = self.env_steps = 0
-        self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.target else None
+        self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.has_target else None
         """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
         """Advantages that the updates of this iteration use, per fresh episode and step."""
+        self.novelty = Novelty()
+        self.reward_scale = RewardScale()
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
         self._validator = None
         if args.validation is not None:
@@ -204,15 +210,18 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
             with part("advantages"):
+                fresh = self._rewarded(fresh)
                 learned = all_scored(fresh, args.rewards, self.iteration)
+                self._scale(learned)
                 self.imitation.add(fresh)
                 for player in self.learners:
                     player.remember(episodes_of_ranks(self.accelerator, fresh))
                 estimated = args.bootstrap_truncated  # the last value of such an episode cannot be computed again
                 kept = (each for each in learned if not (estimated and each.truncated))
-                self.replay.extend(each for each in kept if stage.worth_replaying(each))
+                self.replay.extend(without_novelty(each) for each in kept if stage.worth_replaying(each))
                 if replayed and args.baseline == "value":
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
+                    replayed = [with_values(each, self.reward_scale.unit) for each in replayed]
                 samples = self.make_samples(learned, replayed)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
             if (first := self._first_weights) is not None:
@@ -224,7 +233,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
             done = self._measure(fresh, len(replayed))
             if args.terms.entropy and self.entropy_coef is not None:
-                self.entropy_coef = args.terms.entropy.follow(self.entropy_coef, done.entropy)
+                self.entropy_coef = args.terms.entropy.follow(
+                    self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=self._progress
+                )
             ended = self.curriculum.add(done.success)
             if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
                 with part("validation"), using(self.model, self._averaged_weights):
@@ -265,9 +276,34 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             )  # the environments reset during the update
         return played
 
+    def _rewarded(self, played: Sequence[Trajectory]) -> list[Trajectory]:
+        """Return new episodes with their rewards for novelty, and with values in the environment's unit."""
+        valued = [with_values(trajectory, self.reward_scale.unit) for trajectory in played]
+        if NOVELTY not in self.args.rewards:
+            return valued
+        return self.novelty.rewarded(valued, 1 - self.curriculum.recent_success, self._total)
+
+    def _scale(self, learned: Sequence[Trajectory]) -> None:
+        """Add the returns of new episodes to the scale of rewards; the value head continues in the new unit.
+
+        Its estimates in the environment's unit stay the same (PopArt, van Hasselt et al., 2016).
+        """
+        if not self.args.normalize_rewards:
+            return
+        before = self.reward_scale.unit
+        rewards = [weighted_rewards(trajectory, self.args.rewards) for trajectory in learned]
+        self.reward_scale.add(torch.cat([rewards_to_go(each, self.args.gamma) for each in rewards]), self._gather)
+        with torch.no_grad():
+            for weight in () if self._value_head is None else self._value_head.parameters():
+                weight.mul_(before / self.reward_scale.unit)
+
     def make_samples(self, fresh: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[StepSample]:
-        """Return one sample per step, with its advantage: first those of ``fresh`` episodes, in order."""
-        return step_samples(fresh, self.layout, self.args, replayed)
+        """Return one sample per step, with its advantage: first those of ``fresh`` episodes, in order.
+
+        Rewards and values of the episodes are in the environment's unit; targets of the value head are in
+        ``reward_scale.unit``, which is 1 without ``normalize_rewards``.
+        """
+        return step_samples(fresh, self.layout, self.args, replayed, unit=self.reward_scale.unit)
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
@@ -353,7 +389,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         reference = references(samples).to(self.args.device)
         return step_losses(
             self.args.terms.with_entropy_coef(self.entropy_coef),
-            self.state.global_step / self.args.max_steps,
+            self._progress,
             logprobs=logprobs,
             old_logprobs=torch.tensor(played, device=self.args.device),
             entropies=scores.entropies,
@@ -386,6 +422,16 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         rows = [sample.row for sample in self._minibatch or ()]
         name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
         return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
+
+    @property
+    def _progress(self) -> float:
+        """Fraction of the updates of all stages that are done."""
+        return self.state.global_step / self.args.max_steps
+
+    def _total(self, counts: Tensor) -> Tensor:
+        """Return the sum of a tensor of integers over all processes."""
+        total: Tensor = self.accelerator.reduce(counts.to(self.args.device), "sum")
+        return total.cpu()
 
     def _gather(self, *numbers: float) -> list[list[float]]:
         """Return the numbers of each process, without rounding."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from reflectrl.config.rlft import NOVELTY
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import encode
 from reflectrl.players import Remembers
@@ -17,6 +18,7 @@ from reflectrl.rollout.image_files import with_images, without_images
 from reflectrl.rollout.record import HOLDERS, trajectory_of
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.rewards import Novelty, RewardScale
 from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
 from reflectrl.training.weights import Weights
@@ -24,6 +26,7 @@ from reflectrl.training.weights import Weights
 STATE_NAME = "reflectrl_state_{rank}.json"
 VALUE_HEAD_NAME = "value_head.safetensors"
 AVERAGE_NAME = "average.safetensors"
+VISITS_NAME = "visits.safetensors"
 
 
 class RLFTCheckpoints(Checkpoints):
@@ -36,6 +39,8 @@ class RLFTCheckpoints(Checkpoints):
     entropy_coef: float | None
     imitation: Imitation
     learners: Sequence[Remembers]
+    novelty: Novelty
+    reward_scale: RewardScale
     _value_head: nn.Module | None
     _validator: Validator | None
     _averaged_weights: Weights | None
@@ -46,6 +51,8 @@ class RLFTCheckpoints(Checkpoints):
             save_file(self._value_head.state_dict(), folder / VALUE_HEAD_NAME)
         if self._averaged_weights is not None and self.is_world_process_zero():
             save_file(dict(self._averaged_weights), folder / AVERAGE_NAME)
+        if NOVELTY in self.args.rewards and self.is_world_process_zero():
+            save_file({"counts": self.novelty.counts}, folder / VISITS_NAME)
         path = folder / STATE_NAME.format(rank=self.args.process_index)
         state = {
             "iteration": self.iteration,
@@ -57,6 +64,7 @@ class RLFTCheckpoints(Checkpoints):
             "failures": self.curriculum.failures,
             "replay": encode(without_images(tuple(self.replay), path, HOLDERS)),
             "thoughts": self.imitation.state(path),
+            "returns": self.reward_scale.moments,
             "memories": [player.remembered for player in self.learners],
         }
         if self._validator is not None:
@@ -74,6 +82,8 @@ class RLFTCheckpoints(Checkpoints):
             self._value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
         if self._averaged_weights is not None:
             self._averaged_weights = load_file(folder / AVERAGE_NAME, str(self.args.device))
+        if NOVELTY in self.args.rewards:
+            self.novelty.counts = load_file(folder / VISITS_NAME)["counts"]
         path = folder / STATE_NAME.format(rank=self.args.process_index)
         state = json.loads(path.read_text(encoding="utf-8"))
         self.iteration, self.env_steps = state["iteration"], state["env_steps"]
@@ -81,6 +91,8 @@ class RLFTCheckpoints(Checkpoints):
         self.curriculum.index, self.curriculum.successes = state["stage"], state["successes"]
         self.curriculum.failures = state["failures"]
         self.curriculum.check_ended(state.get("ended"), folder)  # older versions did not save it
+        count, mean, squares = state.get("returns", self.reward_scale.moments)  # older versions did not save it
+        self.reward_scale.moments = (count, mean, squares)
         rows = with_images(state["replay"], path, str(path), HOLDERS)
         self.replay.extend(trajectory_of(row, str(path)) for row in rows)
         self.imitation.restore(state["thoughts"], path)
