@@ -35,6 +35,8 @@ OPTIONS = {
     "weight_decay": 0.0,
     "max_grad_norm": 1e9,
     "baseline": "value",
+    "rewards": {"env": 1.0, "novelty": 0.5},
+    "normalize_rewards": True,
     "save_every": 3,
 }
 

@@ -67,12 +67,13 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
 def terms(settings: dict[str, Any]) -> Terms:
     """Move the short names of terms in ``settings`` to their section; a value head adds its term."""
     epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
-    names = ("entropy_end", "entropy_floor", "entropy_target", "value_clip")
-    end, floor, target, clip = (settings.pop(name, None) for name in names)
+    names = ("entropy_end", "entropy_floor", "entropy_target", "entropy_target_fraction", "value_clip")
+    end, floor, target, fraction, clip = (settings.pop(name, None) for name in names)
+    target_end = settings.pop("entropy_target_end", 1.0)
     thought = settings.pop("sft_thought", None)
     return Terms(
         ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
-        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target) if entropy else None,
+        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target, fraction, target_end) if entropy else None,
         value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
         kl=None if kl is None else Term(kl),
         sft_thought=None if thought is None else ThoughtTerm(thought),

@@ -233,8 +233,9 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
 
             done = self._measure(fresh, len(replayed))
             if args.terms.entropy and self.entropy_coef is not None:
+                progress = (self.iteration + 1) * args.updates_per_iteration / args.max_steps
                 self.entropy_coef = args.terms.entropy.follow(
-                    self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=self._progress
+                    self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=progress
                 )
             ended = self.curriculum.add(done.success)
             if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
@@ -389,7 +390,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         reference = references(samples).to(self.args.device)
         return step_losses(
             self.args.terms.with_entropy_coef(self.entropy_coef),
-            self._progress,
+            self.state.global_step / self.args.max_steps,
             logprobs=logprobs,
             old_logprobs=torch.tensor(played, device=self.args.device),
             entropies=scores.entropies,
@@ -422,11 +423,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         rows = [sample.row for sample in self._minibatch or ()]
         name, where = f"rlft-iteration-{self.iteration:05d}", f"iteration {self.iteration}"
         return BrokenStep(self._failures, name, where, rows, "lower rlft.learning_rate in another --run")
-
-    @property
-    def _progress(self) -> float:
-        """Fraction of the updates of all stages that are done."""
-        return self.state.global_step / self.args.max_steps
 
     def _total(self, counts: Tensor) -> Tensor:
         """Return the sum of a tensor of integers over all processes."""

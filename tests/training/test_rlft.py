@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
@@ -26,6 +27,7 @@ from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.rewards import without_novelty
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
@@ -41,8 +43,11 @@ EVERYTHING = {
     "num_minibatches": 2,
     "epsilon": 0.2,
     "entropy": 0.1,
-    "entropy_target": 0.5,
+    "entropy_target_fraction": 0.8,
+    "entropy_target_end": 0.1,
     "entropy_floor": 0.6,
+    "rewards": {"env": 1.0, "novelty": 0.3},
+    "normalize_rewards": True,
     "value_clip": 0.2,
     "kl": 0.01,
     "center_advantages": True,
@@ -110,7 +115,7 @@ def test_stages_end_by_threshold_or_length_and_training_with_the_last(straight):
 
 def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
     assert [iteration.replayed for iteration in straight.iterations] == [0, 2, 2, 0, 2, 2]
-    good = [t for episodes in straight.episodes[3:] for t in episodes if t.success]
+    good = [without_novelty(t) for episodes in straight.episodes[3:] for t in episodes if t.success]
     assert list(straight.trainer.replay) == good[-6:]
 
 
@@ -141,8 +146,10 @@ def test_trackers_see_the_metrics_of_each_iteration_and_the_falling_learning_rat
 
 def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iteration(straight):
     term, expected = straight.trainer.args.terms.entropy, [0.1]
-    for iteration in straight.iterations:
-        expected.append(term.follow(expected[-1], iteration.entropy))
+    for iteration, episodes in zip(straight.iterations, straight.episodes, strict=True):
+        uniform = fmean(math.log(len(turn.menu)) for each in episodes for turn in each.turns)
+        progress = len(expected) / 12  # of the iterations of both stages, had none ended early
+        expected.append(term.follow(expected[-1], iteration.entropy, uniform=uniform, progress=progress))
     assert [iteration.entropy_coef for iteration in straight.iterations] == expected[:-1]
     assert len(set(expected)) == len(expected)
 

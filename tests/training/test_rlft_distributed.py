@@ -16,7 +16,9 @@ from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
 from reflectrl.rollout import episode_metrics
-from reflectrl.training.batch import step_samples
+from reflectrl.training.advantage import rewards_to_go
+from reflectrl.training.batch import step_samples, weighted_rewards
+from reflectrl.training.rewards import Novelty, RewardScale
 
 pytestmark = pytest.mark.slow
 RANKS = 2
@@ -58,12 +60,23 @@ def test_ranks_play_different_episodes_and_end_with_the_same_weights(folder, epi
     assert not torch.allclose(one["lm_head.weight"], gpt2(spread=0.1).lm_head.weight, atol=1e-4)
 
 
-def gradient_step(episodes):
+def rewarded(episodes):
+    """Return the first episodes of each rank with their rewards for novelty, and the unit of rewards, of all ranks."""
+    played = [episode for rank in episodes for episode in rank[:EPISODES]]
+    played = Novelty().rewarded(played, 1.0, lambda counts: counts)
+    scale = RewardScale()
+    rewards = [weighted_rewards(episode, OPTIONS["rewards"]) for episode in played]
+    scale.add(torch.cat([rewards_to_go(each, 0.9) for each in rewards]), lambda *numbers: [list(numbers)])
+    return [played[:EPISODES], played[EPISODES:]], scale.unit
+
+
+def gradient_step(episodes, unit):
     """Return the weights after one SGD step on ``episodes`` only, computed without the trainer."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
-    settings = RLFTSettings(gamma=0.9, baseline="value", terms=Terms(value=ValueTerm()))
-    samples = step_samples(episodes, LAYOUT, settings)
+    terms = Terms(value=ValueTerm())
+    settings = RLFTSettings(gamma=0.9, baseline="value", terms=terms, rewards=OPTIONS["rewards"])
+    samples = step_samples(episodes, LAYOUT, settings, unit=unit)
     batch = encoder().batch([sample.view.prompt for sample in samples], torch.device("cpu"))
     distribution, values = action_distribution(model, batch)
     chosen = distribution.log_prob(torch.tensor([sample.decision.choice.index for sample in samples]))
@@ -76,7 +89,8 @@ def gradient_step(episodes):
 
 
 def test_an_update_is_the_mean_of_the_gradients_of_the_ranks(folder, episodes):
-    one, two = (gradient_step(rank[:EPISODES]) for rank in episodes)
+    played, unit = rewarded(episodes)
+    one, two = (gradient_step(rank, unit) for rank in played)
     found = load_file(folder / "run" / "checkpoint-1" / "model.safetensors")
     alone = 0.0
     for name, weight in found.items():

@@ -1,0 +1,192 @@
+"""Rewards for rare states, and learning that does not depend on the unit of rewards."""
+
+from __future__ import annotations
+
+import itertools
+from math import sqrt
+
+import pytest
+import torch
+from records import chose, turn_of
+from tiny import LAYOUT, gpt2
+from tiny_rlft import Killed, run
+
+from reflectrl.config.rlft import EntropyTerm, Stage
+from reflectrl.core import InvalidInput, Observation, Outcome, Task, Trajectory
+from reflectrl.envs.number_line import NumberLine
+from reflectrl.rollout.turn import policy_views
+from reflectrl.training.advantage import rewards_to_go
+from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.rewards import Novelty, RewardScale
+
+STAGES = [Stage("main", 4, env={"size": 6})]
+
+
+def walk(*rooms: str, task: str = "any") -> Trajectory:
+    """Return an episode that visits these rooms."""
+    *before, last = [Observation(f"Room {room}.", ("go",)) for room in rooms]
+    turns = tuple(turn_of(each, ("go",), None, chose(0, "go"), -1.0) for each in before)
+    return Trajectory(Task(task), 0, turns, terminated=False, truncated=True, success=False, last=last.final)
+
+
+def bonuses(novelty: Novelty, *episodes: Trajectory, faded: float = 1.0) -> list[list[float]]:
+    rewarded = novelty.rewarded(episodes, faded, lambda counts: counts)
+    assert [each.rewards for each in rewarded] == [each.rewards for each in episodes]  # of the environment
+    return [[turn.rewards["novelty"] for turn in each.turns] for each in rewarded]
+
+
+# ---- novelty ---------------------------------------------------------------------------------------------------------
+
+
+def test_reaching_a_state_is_worth_one_over_the_root_of_the_episodes_that_visited_it():
+    novelty = Novelty()
+    assert bonuses(novelty, walk("a", "b", "c"), walk("a", "b")) == [[1 / sqrt(2), 1.0], [1 / sqrt(2)]]
+    assert bonuses(novelty, walk("a", "b", "d")) == [[1 / sqrt(3), 1.0]]
+    assert bonuses(Novelty(), walk("a", "b"), walk("a", "b", "c")) == [[1 / sqrt(2)], [1 / sqrt(2), 1.0]]
+
+
+def test_an_episode_earns_nothing_for_states_in_which_it_has_been():
+    assert bonuses(Novelty(), walk("a", "b", "a", "b", "b", "c")) == [[1.0, 0.0, 0.0, 0.0, 1.0]]
+
+
+def test_tasks_that_show_the_same_share_their_states():
+    assert bonuses(Novelty(), walk("a", "b", task="one"), walk("a", "b", task="two")) == [[1 / sqrt(2)]] * 2
+
+
+def test_the_bonus_fades_with_success_and_is_never_part_of_the_return(tmp_path):
+    trained = run(tmp_path, gpt2(spread=0.1), rewards={"env": 1.0, "novelty": 0.5}, stages=STAGES, episodes=16).train()
+    counts, before = Novelty(), list[float]()
+    for done, episodes in zip(trained.iterations, trained.episodes, strict=True):
+        faded = 1 - (sum(before) / len(before) if before else 0.0)
+        expected = bonuses(counts, *episodes, faded=faded)
+        assert [[turn.rewards["novelty"] for turn in each.turns] for each in episodes] == expected
+        assert done.novelty == pytest.approx(sum(map(sum, expected)) / len(episodes))
+        assert done.episode_return == pytest.approx(sum(sum(each.rewards) for each in episodes) / len(episodes))
+        before.append(done.success)
+    assert 0 < before[0] < 1
+    assert run(tmp_path / "without", stages=STAGES[:1]).train().iterations[0].novelty is None
+
+
+def test_novelty_alone_is_learned_from(tmp_path):
+    """Half of the way through the training, more states have been seen than without it."""
+
+    class Silent(NumberLine):
+        def act(self, action):
+            done = super().act(action)
+            return Outcome(0.0, ended=done.ended, success=False)
+
+    trained = run(tmp_path, gpt2(spread=0.1), rewards={"novelty": 1.0}, env=Silent, stages=STAGES, episodes=8)
+    before = trained.weights
+    trained.train()
+    assert not all(weight.equal(before[name]) for name, weight in trained.weights.items())
+
+
+# ---- the unit of rewards ---------------------------------------------------------------------------------------------
+
+
+def scaled(factor: float) -> type[NumberLine]:
+    """Return NumberLine with its rewards times ``factor``."""
+
+    def act(self, action):
+        done = NumberLine.act(self, action)
+        return Outcome(done.reward * factor, ended=done.ended, success=done.success)
+
+    return type("Scaled", (NumberLine,), {"act": act})
+
+
+LEARNERS = {
+    "reinforce": {"baseline": "batch"},
+    "ppo": {"baseline": "value", "gae_lambda": 0.9, "epsilon": 0.2, "num_iterations": 2, "num_minibatches": 2},
+    "replay": {"baseline": "value", "replay_size": 20, "replay_episodes": 4},
+}
+
+
+def learned(folder, factor, **options):
+    """Return a run with rewards times ``factor``, and the policy's probabilities in all states that it saw."""
+    given = {"stages": STAGES, "episodes": 8, "normalize_rewards": True, **options}
+    trained = run(folder / str(factor), gpt2(spread=0.1), env=scaled(factor), **given).train()
+    views = [view for each in itertools.chain(*trained.episodes) for view in policy_views(each, LAYOUT)]
+    decisions = trained.trainer.policy.act(views, [0.5] * len(views))
+    return trained, torch.tensor([max(decision.choice.probabilities) for decision in decisions])
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_rewards_of_any_size_give_the_same_policy(tmp_path, name):
+    straight, policy = learned(tmp_path, 1.0, **LEARNERS[name])
+    assert policy.std() > 1e-3  # it depends on the state
+    for factor in (0.01, 1000.0):
+        other, its = learned(tmp_path, factor, **LEARNERS[name])
+        torch.testing.assert_close(its, policy, rtol=0, atol=1e-4)
+        assert [each.success for each in other.iterations] == [each.success for each in straight.iterations]
+        for mine, theirs in zip(straight.iterations, other.iterations, strict=True):
+            assert theirs.episode_return == pytest.approx(mine.episode_return * factor)  # in its own unit
+    doubled, _ = learned(tmp_path, 2.0**10, **LEARNERS[name])  # which rounds alike
+    assert all(weight.equal(doubled.weights[key]) for key, weight in straight.weights.items())
+    plain, _ = learned(tmp_path / "plain", 0.01, normalize_rewards=False, **LEARNERS[name])
+    assert not torch.allclose(plain.weights["lm_head.weight"], straight.weights["lm_head.weight"], rtol=0, atol=1e-4)
+
+
+def test_recorded_values_are_in_the_unit_of_the_environment(tmp_path):
+    straight, _ = learned(tmp_path, 1.0, **LEARNERS["ppo"])
+    doubled, _ = learned(tmp_path, 1024.0, **LEARNERS["ppo"])
+    for one, other in zip(straight.episodes[-1], doubled.episodes[-1], strict=True):
+        values = [turn.decision.value for turn in one.turns]
+        assert any(values)
+        assert [turn.decision.value / 1024 for turn in other.turns] == values
+
+
+def test_the_unit_is_the_deviation_of_all_returns_so_far(tmp_path):
+    trained, _ = learned(tmp_path, 1.0)
+    returns = [rewards_to_go(each.rewards, 0.9) for episodes in trained.episodes for each in episodes]
+    assert trained.trainer.reward_scale.unit == pytest.approx(float(torch.cat(returns).std(correction=0)), rel=1e-5)
+
+
+@pytest.mark.parametrize(("returns", "unit"), [([0.0] * 3, 1.0), ([-0.1] * 7, 0.1), ([300.0], 300.0), ([], 1.0)])
+def test_returns_that_are_all_equal_are_not_divided_by_nothing(returns, unit):
+    scale = RewardScale()
+    if returns:
+        scale.add(torch.tensor(returns), lambda *numbers: [list(numbers)])
+    assert scale.unit == pytest.approx(unit)
+
+
+def test_a_killed_run_goes_on_with_its_counts_and_its_unit(tmp_path):
+    options = {"rewards": {"env": 1.0, "novelty": 0.5}, "normalize_rewards": True, "baseline": "value"}
+    options |= {"stages": STAGES, "save_every": 2}
+    straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
+    killed = run(tmp_path / "killed", gpt2(spread=0.1), dies_after=2, **options)
+    with pytest.raises(Killed):
+        killed.train()
+    again = run(tmp_path / "killed", gpt2(spread=0.1), **options).train(last_checkpoint(tmp_path / "killed"))
+    assert again.iterations == straight.iterations[2:]
+    assert again.episodes == straight.episodes[2:]
+    assert all(weight.equal(straight.weights[name]) for name, weight in again.weights.items())
+
+
+# ---- the target of the entropy ---------------------------------------------------------------------------------------
+
+
+def test_a_target_may_be_a_fraction_of_what_the_menus_allow_and_may_fall():
+    term = EntropyTerm(0.1, target_fraction=0.5, target_end=0.2)
+    assert term.follow(0.1, 0.8, uniform=1.6, progress=0.0) == pytest.approx(0.1)  # on target
+    assert term.follow(0.1, 0.8, uniform=3.0, progress=0.0) > 0.1
+    assert term.follow(0.1, 0.16, uniform=1.6, progress=1.0) == pytest.approx(0.1)
+    assert term.follow(0.1, 0.48, uniform=1.6, progress=0.5) == pytest.approx(0.1)
+    assert term.follow(0.1, 0.8, uniform=1.6, progress=0.5) < 0.1
+    assert term.follow(0.1, 0.0, uniform=0.0, progress=0.5) == 0.1  # there was never a choice
+    falling = EntropyTerm(0.1, target=0.8, target_end=0.5)
+    assert falling.follow(0.1, 0.4, progress=1.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({"target": 0.5, "target_fraction": 0.5}, "target=0.5 and target_fraction=0.5; expected one"),
+        ({"target_end": 0.5}, "target_end=0.5 without a target"),
+        ({"target_fraction": 0.3, "coef_end": 0.1}, "target_fraction=0.3 with coef=1 and coef_end=0.1"),
+        ({"target_fraction": 1.0}, "target_fraction"),
+        ({"target_fraction": 0.5, "target_end": 0.0}, "target_end"),
+    ],
+)
+def test_targets_that_contradict_each_other_are_refused(options, fact):
+    with pytest.raises(InvalidInput, match=fact):
+        EntropyTerm(**options)
