@@ -73,7 +73,9 @@ def terms(settings: dict[str, Any]) -> Terms:
     thought = settings.pop("sft_thought", None)
     return Terms(
         ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
-        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target, fraction, target_end) if entropy else None,
+        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target, fraction, target_end)
+        if entropy
+        else None,
         value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
         kl=None if kl is None else Term(kl),
         sft_thought=None if thought is None else ThoughtTerm(thought),

@@ -53,7 +53,7 @@ _PLAIN = {
     "ThoughtTerm": "aggregate sample",
     "Validation": "greedy",
     "RLFTSection": "learning_rate_schedule rewards format_into_return fallback_credit baseline bootstrap_truncated "
-    "normalize_advantages center_advantages keep",
+    "normalize_rewards normalize_advantages center_advantages keep",
     "ReflectorSection": "name",
     "TrialsSection": "policies begin_with control",
     "EvalSection": "split tasks groups policies greedy controls",

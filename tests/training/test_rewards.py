@@ -68,8 +68,6 @@ def test_the_bonus_fades_with_success_and_is_never_part_of_the_return(tmp_path):
 
 
 def test_novelty_alone_is_learned_from(tmp_path):
-    """Half of the way through the training, more states have been seen than without it."""
-
     class Silent(NumberLine):
         def act(self, action):
             done = super().act(action)
