@@ -43,6 +43,8 @@ class Row:
     """True if the sample shows a mistake and its correction."""
     thought: str = ""
     """Thought that the policy writes before its answer; empty for a policy that answers at once."""
+    seed: int = 0
+    """Seed of the episode; rows with equal task and seed are of one episode."""
 
     def written(self, mode: ActionMode) -> str:
         """Return the text after the prompt, for a player with this action mode."""
@@ -58,7 +60,7 @@ def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     """Return the reflector's row of ``sample``: its state and words ``said`` by others, completed by its reflection."""
     prompt = view("reflector", layout, State(sample.observation, sample.past, said=said)).prompt
     completion = layout.completion(sample.reflection)
-    return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative)
+    return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative, seed=sample.seed)
 
 
 def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
@@ -70,7 +72,7 @@ def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
     thought = "" if layout.action_mode == "enumerated" else layout.completion(sample.reflection)
-    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative, thought)
+    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative, thought, sample.seed)
 
 
 def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
@@ -118,7 +120,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _read(value: object, where: str) -> Row:
-    row = decode(Row, value, where)
+    row = decode(Row, {"seed": 0, **value} if isinstance(value, dict) else value, where)  # older versions lack it
     menu = row.prompt.menu
     labels_there = menu.labels if menu else ()
     if (row.player == "policy") != bool(labels_there):

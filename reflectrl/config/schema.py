@@ -138,7 +138,16 @@ class SFTPlayerSection(Section):
     """Stage 1b, supervised fine-tuning, for one player (section 4.1.2)."""
 
     steps: Count = 300
-    """Number of optimizer steps."""
+    """Maximum number of optimizer steps; training ends earlier with ``patience``, and the best weights are kept."""
+    held_out: Annotated[float, Field(ge=0.0, le=0.5)] = 0.1
+    """Fraction of the rows' tasks, or of their episodes where tasks are few, that training does not see: on at most 256
+    of their rows, its loss and accuracy are checked. 0 checks nothing and keeps the last weights."""
+    check_every: Count | None = None
+    """Number of steps between checks, of which the last step is one as well; absent: a twentieth of ``steps``, at least
+    10."""
+    patience: Count | None = None
+    """Number of successive checks without a lower held-out loss after which training ends; absent: never before
+    ``steps``. The learning rate follows ``steps`` in any case: a cosine that ends early has not come down."""
     batch_size: Count = 32
     """Rows per optimizer step."""
     micro_batch_size: Count = 32

@@ -91,10 +91,15 @@ PLAYER_FILES = (
 """Patterns of the files of a saved model and its tokenizer, as transformers and peft name them."""
 
 _TRAJECTORIES = "trajectories"
+_ROWS = tuple(f"sft/{kind}.jsonl" for kind in ("reflector", "policy", "policy-no-reflection"))
 
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": (f"{DATASET}/*.jsonl", f"{DATASET}/repositories/*", "data/*.jsonl", "sft/*.jsonl"),
-    "sft": (COMPUTE, *(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT))),
+    "gen-data": (f"{DATASET}/*.jsonl", f"{DATASET}/repositories/*", "data/*.jsonl", *_ROWS),
+    "sft": (
+        COMPUTE,
+        "sft/*-training.jsonl",
+        *(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT)),
+    ),
     "rlft": (
         f"{BASE}/*",  # of a run without sft
         f"{POLICY}/*",
@@ -109,7 +114,7 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
 """Products of each stage, as patterns; a folder that matches has one digest for all its files."""
-MADE_AGAIN = (DATASET, "sft/*.jsonl", REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, MEMORY, RESULTS)
+MADE_AGAIN = (DATASET, *_ROWS, REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, MEMORY, RESULTS)
 """Final products of the stages, which later stages need; a stage makes a deleted one again."""
 LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
 """Folders whose files are read individually."""
@@ -126,7 +131,7 @@ def sft_rows_file(kind: str) -> str:
 
 
 def sft_training_file(player: str) -> str:
-    """Return the name of the records of a player's supervised fine-tuning: losses and accuracies by step."""
+    """Return the name of the ``SFTProgress`` lines of the ``reflector`` or the ``policy``, also of a single player."""
     return f"sft/{player}-training.jsonl"
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from reflectrl.config import Recipe
-from reflectrl.core.layout import FAILURES, POLICY_SFT, REFLECTOR, checkpoints_folder, sft_rows_file
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.core.layout import (
+    FAILURES,
+    POLICY_SFT,
+    REFLECTOR,
+    checkpoints_folder,
+    sft_rows_file,
+    sft_training_file,
+)
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
@@ -17,6 +26,7 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
+from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
 
@@ -57,18 +67,30 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
 
 
 def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
+    section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
+    seen: dict[str, SFTProgress] = {}
+
+    def checked(checks: Mapping[str, Sequence[SFTProgress]]) -> None:
+        for each, records in checks.items():
+            write_jsonl(run / sft_training_file(each), records)
+        seen.update({each: records[-1] for each, records in checks.items() if records})
+
     def after(step: int, steps: int, loss: float) -> None:
-        advance(step, steps, f"loss {loss:.3f}")
+        advance(step, steps, f"loss {loss:.3f}{_accuracies(seen)}")
         release_memory()
 
-    lm, summary = fine_tune(recipe, run, player, checkpoints, after)
+    lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked)
     save_model(lm, folder)
-    dropped = f", {summary.dropped} too long" if summary.dropped else ""
-    advance(summary.steps, summary.steps, f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}")
+    advance(summary.steps, summary.steps, _note(summary, section))
 
 
 def fine_tune(
-    recipe: Recipe, run: RunFolder, player: Player, checkpoints: Path, on_step: Callable[[int, int, float], None]
+    recipe: Recipe,
+    run: RunFolder,
+    player: Player,
+    checkpoints: Path,
+    on_step: Callable[[int, int, float], None],
+    on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
     run_players = RunPlayers(recipe, run)
@@ -99,7 +121,31 @@ def fine_tune(
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,
             on_step=on_step,
+            on_check=on_check,
             stop=stop,
             failures=run / FAILURES,
         )
     return lm, summary
+
+
+def _accuracies(checks: Mapping[str, SFTProgress]) -> str:
+    """Return the held-out accuracy of each player, of one without its name; empty before the first check."""
+    named = len(checks) > 1
+    shown = (f"{f' of the {player}' if named else ''} {each.accuracy:.0%}" for player, each in checks.items())
+    return f"  held-out accuracy{','.join(shown)}" if checks else ""
+
+
+def _note(summary: SFTSummary, section: SFTPlayerSection) -> str:
+    """Return the closing note: what was trained on, why training ended, and which weights were kept."""
+    dropped = f", {summary.dropped} too long" if summary.dropped else ""
+    trained = f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}"
+    if not summary.best:
+        few = "; too few episodes to hold any out" if section.held_out else ""
+        return f"{trained}{few}"
+    end = "its bound" if summary.steps == section.steps else "a plateau"
+    losses = ", ".join(f"{each.held_out_loss:.3f}" for each in summary.best.values())
+    [step] = {each.step for each in summary.best.values()}
+    return (
+        f"{trained}; ended at {end}, step {summary.steps}; kept step {step}: held-out loss {losses}"
+        f"{_accuracies(summary.best)} ({summary.held_out} rows)"
+    )

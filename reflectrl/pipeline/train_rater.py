@@ -80,7 +80,7 @@ def train_rater(
     """
     if out.exists():
         raise InvalidInput(f"{out} is there already; choose another --out.")
-    batches = {"batch_size": BATCH_SIZE, "micro_batch_size": BATCH_SIZE, "max_grad_norm": 1.0}
+    batches = {"batch_size": BATCH_SIZE, "micro_batch_size": BATCH_SIZE, "max_grad_norm": 1.0, "held_out": 0.0}
     settings = checked(SFTPolicySection, "the training", steps=steps, learning_rate=learning_rate, **batches)
     shape = checked(ModelSection, "the rater's model", name=model, max_length=max_length, compute="float32")
     recipe = read_recipe(run)

@@ -21,6 +21,7 @@ from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, colum
 from reflectrl.report.trials import with_interval
 from reflectrl.report.verdict import judged_of, judged_splits, verdict
 from reflectrl.rollout.results import EvalRow
+from reflectrl.training.progress import best_check
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
@@ -36,6 +37,11 @@ _COMPARED = (
     "of the middle half of the runs, with a bootstrap interval. P(> SFT), P(> first): probability that a run ends "
     "above one before RLFT, above one of the first group (Agarwal et al. 2021). Fall: largest distance of a training's "
     "end from its own best."
+)
+_CHECKS = (
+    "The weights with the lowest held-out loss are kept, for a single player with the lowest mean of both. Loss: mean "
+    "since the check before. Accuracy: labels that the policy prefers, and reflections that are right to the last "
+    "word; words: those that are the most probable after the teacher's words before them."
 )
 _SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
 _BEST = ("rlft", "sft", "remote", "base")
@@ -162,13 +168,33 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
 def _run(number: int, run: Run) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
-    parts = (_curriculum(run), _ratings(run), _trials(run), _seconds(run) + _calls(run))
+    parts = (_fine_tuning(run), _curriculum(run), _ratings(run), _trials(run), _seconds(run) + _calls(run))
     effort = "".join(f"<div>{part}</div>" for part in parts if part)
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
         f'{made}<div class="effort">{effort}</div>'
         f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
     )
+
+
+def _fine_tuning(run: Run) -> str:
+    """Return a table of the first, the best and the last check of each player; empty where nothing was held out."""
+    rows = []
+    for player, checks in run.sft.items():
+        best = checks[best_check(run.sft.values() if run.reflector == "self" else [checks])]
+        for name, check in (("first", checks[0]), ("kept", best), ("last", checks[-1])):
+            words = "" if check.word_accuracy is None else f"{check.word_accuracy:.0%}"
+            numbers = (
+                f"{check.step:,}",
+                "" if check.loss is None else f"{check.loss:.3f}",
+                f"{check.held_out_loss:.3f}",
+                f"{check.accuracy:.0%}",
+            )
+            rows.append((player, name, *numbers, words))
+    if not rows:
+        return ""
+    head = ("player", "check", "step", "loss", "held-out loss", "held-out accuracy", "words")
+    return f'<h4>SFT</h4>{table("Supervised fine-tuning", head, rows, words=2)}<p class="note">{_CHECKS}</p>'
 
 
 def _curriculum(run: Run) -> str:

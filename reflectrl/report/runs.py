@@ -17,7 +17,7 @@ from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS
+from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS, sft_training_file
 from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
@@ -28,6 +28,7 @@ from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
 from reflectrl.rollout.trials import TrialRow, read_trials
+from reflectrl.training.progress import SFTProgress
 
 T = TypeVar("T", Iteration, Throughput)
 
@@ -100,6 +101,9 @@ class Run:
     """Lines of ``ratings.jsonl``; empty without a rater."""
     trials: tuple[TrialRow, ...] = ()
     """Lines of ``trials.jsonl``; empty for an evaluation without trials."""
+    sft: Mapping[str, tuple[SFTProgress, ...]] = field(default_factory=dict)
+    """Checks of supervised fine-tuning, by player: ``reflector`` and ``policy``, also of a single player. A player that
+    was not trained, or without held-out rows, is absent."""
 
     @property
     def own_rows(self) -> list[EvalRow]:
@@ -159,6 +163,11 @@ def _read_run(path: Path, name: str) -> Run:
         calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
         trials=tuple(read_trials(trials)) if trials else (),
+        sft={
+            player: tuple(decode(SFTProgress, value, where) for where, value in read_jsonl(artefacts.verify(file)))
+            for player in ("reflector", "policy")
+            if (path / (file := sft_training_file(player))).is_file()
+        },
     )
 
 

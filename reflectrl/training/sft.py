@@ -35,8 +35,11 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
+from reflectrl.training.callbacks import OptimizerStepped
 from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
 from reflectrl.training.failures import BrokenStep, FiniteSteps
+from reflectrl.training.plateau import OnCheck, Plateau, Scored, held_out_rows
+from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
@@ -46,7 +49,7 @@ from reflectrl.training.sft_examples import (
     encode_rows,
     labels_of,
 )
-from reflectrl.training.sft_loss import action_losses, text_losses
+from reflectrl.training.sft_loss import action_results, text_results
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,16 @@ class SFTSummary:
 
     rows: int
     """Number of rows trained on."""
+    held_out: int
+    """Number of rows that were held out and checked."""
     dropped: int
     """Number of rows left out because they do not fit even when cut."""
     steps: int
+    """Number of optimizer steps made."""
     last_loss: float
     """Mean loss of the last reported steps, in nats."""
+    best: Mapping[str, SFTProgress]
+    """By player, the check of the weights that were kept; empty without held-out rows, where these are the last."""
 
 
 def train_sft(
@@ -76,11 +84,12 @@ def train_sft(
     seed: int,
     action_mode: ActionMode = "enumerated",
     on_step: Callable[[int, int, float], None] | None = None,
+    on_check: OnCheck | None = None,
     save_every: int = 100,
     stop: Stop | None = None,
     failures: Path | None = None,
 ) -> SFTSummary:
-    """Train ``lm`` in place; a killed training resumes from its last checkpoint with exactly the same result.
+    """Train ``lm`` in place, to the best weights on held-out rows; a killed training resumes with the same result.
 
     Args:
         lm: the model to train.
@@ -95,6 +104,7 @@ def train_sft(
         seed: seed of the order of rows, and of dropout.
         action_mode: form of the policy's answers.
         on_step: called with (step, steps, loss) every few steps.
+        on_check: called with all checks on held-out rows so far, by player, at each of them and when resuming.
         save_every: number of steps between checkpoints.
         stop: request to stop; training then writes a checkpoint after the current step, and the next call resumes it.
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
@@ -117,19 +127,33 @@ def train_sft(
         max_new_tokens=max_new_tokens,
         drop_long_rows=drop_long_rows,
     )
-    examples = [example for row in encoded for example in row]
+    trained, checked = (
+        [number for number in part if number in encoded] for part in held_out_rows(rows, section.held_out, seed)
+    )
+    if not trained:  # what was held out is all that fits
+        trained, checked = checked, []
+    examples, held_out = ([each for number in part for each in encoded[number]] for part in (trained, checked))
+    plateau = Plateau(lm.model, lm.tokenizer, held_out, section, on_check)
     # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
-    folder = output_dir / _fingerprint(lm, examples, section, max_length, seed)
+    folder = output_dir / _fingerprint(lm, [*examples, *held_out], section, max_length, seed)
     args = _config(section, folder, seed, save_every)
     with seeded(seed), no_progress_bars(), _choice_head(lm):
         smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
         callback, broken = _AfterStep(on_step, stop or Stop()), failures or output_dir / "failures"
-        trainer = _Trainer(lm, player, examples, encoder, smoothing, args, callback, broken)
+        trainer = _Trainer(lm, player, examples, encoder, smoothing, args, callback, broken, plateau)
         checkpoint = last_checkpoint(folder)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    plateau.load_best()
     lm.model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return SFTSummary(len(encoded), len(rows) - len(encoded), section.steps, losses[-1])
+    return SFTSummary(
+        rows=len(trained),
+        held_out=len(checked),
+        dropped=len(rows) - len(encoded),
+        steps=trainer.state.global_step,
+        last_loss=losses[-1],
+        best=plateau.best,
+    )
 
 
 class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
@@ -147,8 +171,10 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         args: SFTConfig,
         callback: TrainerCallback,
         failures: Path,
+        plateau: Plateau,
     ) -> None:
         self._player = player
+        self._plateau = plateau
         self._examples = examples
         self._encoder = encoder
         self._label_smoothing = label_smoothing
@@ -163,7 +189,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
             train_dataset=Dataset.from_dict({"example": _order(len(examples), draws, args.seed)}),
             data_collator=default_data_collator,
             processing_class=lm.tokenizer,
-            callbacks=[callback],
+            callbacks=[callback, OptimizerStepped(self._after_step)],
         )
         self.remove_callback(PrinterCallback)
         for parameter in lm.model.parameters():
@@ -177,20 +203,58 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         """Return the mean of the rows' losses, so that the gradients of micro-batches add up to that of the batch."""
         del return_outputs, num_items_in_batch
         chosen = [self._examples[number] for number in inputs["example"].tolist()]
-        device = inputs["example"].device
+        ordered, losses, _ = self._results(model, chosen)
+        self._batch += zip(ordered, losses.detach(), strict=True)
+        return losses.mean()
+
+    def _results(self, model: nn.Module, chosen: Sequence[Example]) -> tuple[list[Example], Tensor, list[Tensor]]:
+        """Return the examples in another order, their (N,) losses, and whether their tokens are the most probable."""
+        device = self.args.device
         losses: list[Tensor] = []
+        hits: list[Tensor] = []
         texts = [example for example in chosen if isinstance(example, TextExample)]
         actions = [example for example in chosen if isinstance(example, ActionExample)]
         if texts:
-            losses.append(text_losses(model, texts, device) / self._text_tokens)
+            summed, right = text_results(model, texts, device)
+            losses.append(summed / self._text_tokens)
+            hits += right
         if actions:
             rows = padded([example.row for example in actions], device)
             batch = self._encoder.with_menus([example.prompt for example in actions], rows)
             targets = torch.tensor([example.target for example in actions], device=device)
-            losses.append(action_losses(model, batch, targets, self._label_smoothing))
-        rowwise = torch.cat(losses)
-        self._batch += zip([*texts, *actions], rowwise.detach(), strict=True)
-        return rowwise.mean()
+            rowwise, preferred = action_results(model, batch, targets, self._label_smoothing)
+            losses.append(rowwise)
+            hits += preferred[:, None]
+        return [*texts, *actions], torch.cat(losses), hits
+
+    def _after_step(self, control: Any) -> None:
+        """Check on the held-out rows where it is due, and end the training at its plateau."""
+        self._plateau.add(self._batch)
+        step = self.state.global_step
+        if self._plateau.due(step) and self._plateau.check(step, self._scored(self._plateau.examples)):
+            control.should_training_stop = True
+
+    @torch.no_grad()
+    def _scored(self, examples: Sequence[Example]) -> list[Scored]:
+        """Score examples in evaluation mode, as many at once as in training."""
+        size, found = self.args.per_device_train_batch_size, []
+        self.model.eval()
+        for begin in range(0, len(examples), size):
+            ordered, losses, hits = self._results(self.model, examples[begin : begin + size])
+            found += [
+                Scored(example, loss, tuple(right.tolist()))
+                for example, loss, right in zip(ordered, losses.tolist(), hits, strict=True)
+            ]
+        self.model.train()
+        return found
+
+    def write_state(self, folder: Path) -> None:
+        """Save the checks and the best weights."""
+        self._plateau.write_state(folder)
+
+    def read_state(self, folder: Path) -> None:
+        """Restore the checks and the best weights."""
+        self._plateau.read_state(folder)
 
     def step_loss(self) -> Tensor:
         """Return the mean loss over all micro-batches of the step."""

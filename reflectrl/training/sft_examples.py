@@ -7,8 +7,8 @@ reads both, so it needs room for the longer one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -40,6 +40,14 @@ class SFTRow(Protocol):
     def thought(self) -> str:
         """Text that a policy should write before it answers."""
 
+    @property
+    def task(self) -> str:
+        """Id of the task."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the episode; rows with equal task and seed are of one episode."""
+
     def written(self, mode: ActionMode) -> str:
         """Return the complete text that the player should write after the prompt, with the action mode ``mode``."""
 
@@ -54,6 +62,8 @@ class TextExample:
     """Token ids of the text and the end-of-text token, with which the model learns to stop."""
     scored: int
     """Number of tokens of the completion, from its first, that have a loss; the prompt has none."""
+    player: Literal["reflector", "policy"] = "policy"
+    """Player that writes the text."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class ActionExample:
     """Position of the label among the legal actions."""
     row: Tokens
     """Token ids of the prompt, cut as in rollouts, and of a thought and the cue after it, if any."""
+    player: ClassVar[Literal["policy"]] = "policy"
 
 
 Example = TextExample | ActionExample
@@ -81,7 +92,7 @@ def encode_rows(
     action_mode: ActionMode,
     max_new_tokens: Mapping[str, int],
     drop_long_rows: bool,
-) -> list[list[Example]]:
+) -> dict[int, list[Example]]:
     """Encode rows; prompts that are too long are cut as in rollouts, and further for a text beyond ``max_new_tokens``.
 
     Args:
@@ -95,18 +106,18 @@ def encode_rows(
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
 
     Returns:
-        The examples of each remaining row: one, or two for a thought and the label after it.
+        The examples of each remaining row, by its number: one, or two for a thought and the label after it.
 
     Raises:
         InvalidInput: rows of another player, rows with other labels, rows that do not fit, or no rows.
 
     """
-    encoded: list[list[Example]] = []
+    encoded: dict[int, list[Example]] = {}
     too_long: list[InvalidInput] = []
     for number, row in enumerate(rows):
         _check(number, row, player, labels)
         try:
-            encoded.append(_encode(row, tokenizer, encoder, action_mode, max_new_tokens[row.player]))
+            encoded[number] = _encode(row, tokenizer, encoder, action_mode, max_new_tokens[row.player])
         except InvalidInput as error:
             too_long.append(error)
     if too_long and not drop_long_rows:
@@ -127,7 +138,8 @@ def _encode(
 ) -> list[Example]:
     """Return the examples of a row; raise ``InvalidInput`` if its prompt does not fit."""
     if row.player == "reflector" or mode == "json":
-        return [_text(row.prompt, row.written(mode), tokenizer, encoder, max_new_tokens)]
+        text = _text(row.prompt, row.written(mode), tokenizer, encoder, max_new_tokens)
+        return [replace(text, player=row.player)]
     target = labels_of(row.prompt).index(row.completion)
     if mode == "enumerated":
         return [ActionExample(row.prompt, target, encoder.tokens(row.prompt))]

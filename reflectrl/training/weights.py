@@ -12,9 +12,13 @@ from torch import Tensor, nn
 Weights: TypeAlias = Mapping[str, Tensor]
 
 
-def copy_weights(model: nn.Module) -> Weights:
-    """Return a copy of the trainable weights, keyed by name."""
-    return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+def copy_weights(model: nn.Module, device: str | None = None) -> Weights:
+    """Return a copy of the trainable weights, keyed by name, on ``device`` or where they are."""
+    return {
+        name: weight.detach().to(device or weight.device, copy=True)
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
 
 
 @torch.no_grad()

@@ -1,0 +1,203 @@
+"""Checks of supervised fine-tuning on held-out rows: the best weights are kept, and training ends at its plateau.
+
+Early stopping with patience (Prechelt 1998, "Early Stopping - But When?"). Trainer's own means would need a second
+forward pass for accuracies, and reload the best weights from checkpoints, of which one would have to be written at each
+check.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core.jsonl import decode, encode
+from reflectrl.engine.sequences import Tokens
+from reflectrl.training.progress import SFTProgress, best_check
+from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
+from reflectrl.training.weights import Weights, copy_weights, load_weights
+
+MAX_ROWS = 256
+"""Maximum number of held-out rows that a check reads."""
+_BEST, _STATE = "best.safetensors", "plateau.json"
+
+EVERY = 20
+"""Number of checks of a training that reaches its bound."""
+MIN_STEPS_APART = 10
+OnCheck = Callable[[Mapping[str, Sequence[SFTProgress]]], None]
+"""Called with all checks so far, by player."""
+
+
+def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Divide rows into those to train on and those to check on; no task, or no episode, has rows among both.
+
+    Whole tasks are held out where ``share`` is at least two of them, as in the evaluation, otherwise single episodes:
+    too few tasks would say little, and be missed in training.
+
+    Args:
+        rows: the rows.
+        share: fraction of the tasks or episodes.
+        seed: seed of the draw.
+
+    Returns:
+        Numbers of the rows of each part, in order; the second, at most ``MAX_ROWS``, is empty with too few episodes.
+
+    """
+    by_task, by_episode = defaultdict(list), defaultdict(list)
+    for number, row in enumerate(rows):
+        by_task[row.task].append(number)
+        by_episode[row.task, row.seed].append(number)
+    groups: Mapping[Any, list[int]] = by_task if share * len(by_task) >= 2 else by_episode
+    rng = random.Random(f"{seed} held out")
+    held: list[int] = []
+    for group in rng.sample(list(groups), int(share * len(groups))):
+        if len(held) < MAX_ROWS:
+            held += groups[group]
+    kept = set(held)
+    checked = sorted(rng.sample(held, min(len(held), MAX_ROWS)))
+    return [number for number in range(len(rows)) if number not in kept], checked
+
+
+def words_of(tokenizer: Any, completion: Tokens) -> list[list[int]]:
+    """Return, for each word of a completion, the positions of the tokens that it is made of."""
+    texts = [tokenizer.decode(completion[:end], skip_special_tokens=True) for end in range(len(completion) + 1)]
+    spans = [*pairwise(map(len, texts))]
+    return [
+        [at for at, (begin, end) in enumerate(spans) if begin < word.end() and word.start() < end]
+        for word in re.finditer(r"\S+", texts[-1])
+    ]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An example with what a model makes of it."""
+
+    example: Example
+    loss: float
+    """Loss in nats, as in training."""
+    hits: tuple[bool, ...]
+    """For a text, whether each token is the most probable one; for a label, whether it is."""
+
+
+class Plateau:
+    """Checks of one training, with the best weights so far.
+
+    Args:
+        model: model that is trained.
+        tokenizer: its tokenizer.
+        examples: held-out examples; without any, nothing is checked or kept.
+        section: bound, patience and distance of the checks.
+        on_check: called after each check.
+
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        examples: Sequence[Example],
+        section: SFTPlayerSection,
+        on_check: OnCheck | None = None,
+    ) -> None:
+        self.examples = examples
+        self.history: dict[str, list[SFTProgress]] = {each.player: [] for each in examples}
+        """All checks, by player."""
+        self._model = model
+        self._words = {
+            each.completion: words_of(tokenizer, each.completion) for each in examples if isinstance(each, TextExample)
+        }
+        self._steps, self._patience = section.steps, section.patience
+        self._every = section.check_every or max(MIN_STEPS_APART, math.ceil(section.steps / EVERY))
+        self._on_check = on_check
+        self._weights: Weights = {}
+        self._trained: dict[str, list[float]] = {}  # by player, sum and number of losses since the check before
+
+    def add(self, trained: Sequence[tuple[Example, Tensor]]) -> None:
+        """Add the losses of the rows of an optimizer step."""
+        examples, losses = zip(*trained, strict=True)
+        for example, loss in zip(examples, torch.stack(losses).tolist(), strict=True):  # one transfer from the device
+            total, count = self._trained.get(example.player, (0.0, 0))
+            self._trained[example.player] = [total + loss, count + 1]
+
+    def due(self, step: int) -> bool:
+        """Return whether to check after ``step`` optimizer steps."""
+        return bool(self.examples) and (step % self._every == 0 or step == self._steps)
+
+    def check(self, step: int, scored: Sequence[Scored]) -> bool:
+        """Record a check and keep the weights if they are the best; return whether training has reached its plateau.
+
+        Args:
+            step: number of optimizer steps that were made.
+            scored: all held-out examples.
+
+        """
+        for player, records in self.history.items():
+            own = [each for each in scored if each.example.player == player]
+            records.append(self._record(step, player, own))
+        self._trained = {}
+        [checks] = {len(records) for records in self.history.values()}
+        since_best = checks - 1 - best_check(self.history.values())
+        if not since_best:
+            self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
+        self._tell()
+        return self._patience is not None and since_best >= self._patience
+
+    def _tell(self) -> None:
+        if self._on_check is not None:
+            self._on_check(self.history)
+
+    def _record(self, step: int, player: str, own: Sequence[Scored]) -> SFTProgress:
+        texts = [(each.example.completion, each) for each in own if isinstance(each.example, TextExample)]
+        words = [all(each.hits[at] for at in word) for text, each in texts for word in self._words[text]]
+        labels = [each for each in own if isinstance(each.example, ActionExample)]
+        total, count = self._trained.get(player, (0.0, 0))
+        return SFTProgress(
+            step,
+            loss=total / count if count else None,
+            held_out_loss=fmean(each.loss for each in own),
+            accuracy=fmean(all(each.hits) for each in labels or own),
+            word_accuracy=fmean(words) if words else None,
+        )
+
+    @property
+    def best(self) -> dict[str, SFTProgress]:
+        """By player, the check of the best weights; empty without checks."""
+        at = best_check(self.history.values()) if any(self.history.values()) else 0
+        return {player: records[at] for player, records in self.history.items() if records}
+
+    def load_best(self) -> None:
+        """Load the best weights into the model, if there was a check."""
+        if self._weights:
+            load_weights(self._model, self._weights)
+
+    def write_state(self, folder: Path) -> None:
+        """Save the checks and the best weights in ``folder``."""
+        state = {"history": encode(self.history), "trained": self._trained}
+        (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
+        if self._weights:
+            save_file(dict(self._weights), folder / _BEST)
+
+    def read_state(self, folder: Path) -> None:
+        """Restore what ``write_state`` saved, and report the checks again: there may have been more since."""
+        state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        self.history = {
+            player: decode(list[SFTProgress], records, str(folder / _STATE))
+            for player, records in state["history"].items()
+        }
+        self._trained = state["trained"]
+        if (folder / _BEST).exists():
+            self._weights = load_file(folder / _BEST)
+        self._tell()
