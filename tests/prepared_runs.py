@@ -24,6 +24,7 @@ TAUGHT = (
     "data.concurrency=2",
     "sft.reflector.steps=4",
     "sft.policy.steps=104",
+    "sft.policy.held_out=0.4",
     "sft.policy.batch_size=4",
     "sft.policy.micro_batch_size=4",
     "rlft.stages.0.iterations=6",

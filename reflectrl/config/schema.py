@@ -140,8 +140,8 @@ class SFTPlayerSection(Section):
     steps: Count = 300
     """Maximum number of optimizer steps; training ends earlier with ``patience``, and the best weights are kept."""
     held_out: Annotated[float, Field(ge=0.0, le=0.5)] = 0.1
-    """Fraction of the rows' tasks, or of their episodes where tasks are few, that training does not see: on at most 256
-    of their rows, its loss and accuracy are checked. 0 checks nothing and keeps the last weights."""
+    """Fraction of the rows' tasks, or of their episodes where tasks are few, that training does not see: on their rows,
+    16 to 256, its loss and accuracy are checked. With 0 or fewer rows, nothing is, and the last weights are kept."""
     check_every: Count | None = None
     """Number of steps between checks, of which the last step is one as well; absent: a twentieth of ``steps``, at least
     10."""

@@ -72,8 +72,9 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
 
     def checked(checks: Mapping[str, Sequence[SFTProgress]]) -> None:
         for each, records in checks.items():
-            write_jsonl(run / sft_training_file(each), records)
-        seen.update({each: records[-1] for each, records in checks.items() if records})
+            if records:  # none yet where training goes on from before the first check
+                write_jsonl(run / sft_training_file(each), records)
+                seen[each] = records[-1]
 
     def after(step: int, steps: int, loss: float) -> None:
         advance(step, steps, f"loss {loss:.3f}{_accuracies(seen)}")

@@ -163,12 +163,14 @@ def _read_run(path: Path, name: str) -> Run:
         calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
         trials=tuple(read_trials(trials)) if trials else (),
-        sft={
-            player: tuple(decode(SFTProgress, value, where) for where, value in read_jsonl(artefacts.verify(file)))
-            for player in ("reflector", "policy")
-            if (path / (file := sft_training_file(player))).is_file()
-        },
+        sft={player: checks for player in ("reflector", "policy") if (checks := _checks(artefacts, path, player))},
     )
+
+
+def _checks(artefacts: Artefacts, path: Path, player: str) -> tuple[SFTProgress, ...]:
+    file = sft_training_file(player)
+    lines = read_jsonl(artefacts.verify(file)) if (path / file).is_file() else ()
+    return tuple(decode(SFTProgress, value, where) for where, value in lines)
 
 
 def _values(recipe: str) -> Mapping[str, Any]:

@@ -30,8 +30,9 @@ from reflectrl.training.progress import SFTProgress, best_check
 from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
 from reflectrl.training.weights import Weights, copy_weights, load_weights
 
-MAX_ROWS = 256
-"""Maximum number of held-out rows that a check reads."""
+MIN_ROWS, MAX_ROWS = 16, 256
+"""Number of held-out rows that a check reads: with fewer, nothing is held out, because the best weights would be chosen
+by chance."""
 _BEST, _STATE = "best.safetensors", "plateau.json"
 
 EVERY = 20
@@ -53,7 +54,7 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
         seed: seed of the draw.
 
     Returns:
-        Numbers of the rows of each part, in order; the second, at most ``MAX_ROWS``, is empty with too few episodes.
+        Numbers of the rows of each part, in order; the second is empty with too few episodes.
 
     """
     by_task, by_episode = defaultdict(list), defaultdict(list)
@@ -66,6 +67,8 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
     for group in rng.sample(list(groups), int(share * len(groups))):
         if len(held) < MAX_ROWS:
             held += groups[group]
+    if len(held) < MIN_ROWS:
+        return [*range(len(rows))], []
     kept = set(held)
     checked = sorted(rng.sample(held, min(len(held), MAX_ROWS)))
     return [number for number in range(len(rows)) if number not in kept], checked

@@ -29,6 +29,7 @@ MOMENTS = (
     ("gen-data", "teacher/replies.jsonl", 20, KILLED),
     ("gen-data", "sft/policy.jsonl", 1, KILLED),
     ("sft", "run/reflector", 1, KILLED),
+    ("sft", "sft/policy-training.jsonl", 3, KILLED),
     ("sft", "/checkpoint-100", 1, signal.SIGINT),
     ("sft", "/checkpoint-104", 1, KILLED),
     ("rlft", "/checkpoint-4", 1, KILLED),

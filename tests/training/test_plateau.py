@@ -1,0 +1,181 @@
+"""Supervised fine-tuning to its plateau: held-out episodes, checks, the best weights, and resuming after a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tiny_models import LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny
+from tiny_sft import fine_tune
+
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.engine.head import add_choice_head
+from reflectrl.models.encode import PromptEncoder, action_distribution
+from reflectrl.models.load import new_model
+from reflectrl.models.reflector import LMReflector
+from reflectrl.models.tokenizer import label_ids
+from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.plateau import MAX_ROWS, Plateau, Scored, held_out_rows, words_of
+from reflectrl.training.progress import SFTProgress, best_check
+from reflectrl.training.sft_examples import ActionExample, TextExample
+from reflectrl.training.sft_loss import action_losses
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return save_tiny("gpt2", tmp_path_factory.mktemp("base") / "gpt2")
+
+
+def rows(tasks, episodes, steps, row=lambda at: policy_row(f"|T{' ' * (at % 9)}P|", LABELS[at % 9 % 4])):
+    """Return the rows of ``steps`` steps in each of ``episodes`` episodes of each task."""
+    places = [(task, seed, step) for task in range(tasks) for seed in range(episodes) for step in range(steps)]
+    return [replace(row(at), task=f"t{task}", seed=seed, step=step) for at, (task, seed, step) in enumerate(places)]
+
+
+# ---- what is held out ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "share", "held"),
+    [
+        (rows(20, 2, 4), 0.1, 16),  # two whole tasks
+        (rows(20, 3, 2), 0.1, 0),  # 12 rows would say little
+        (rows(19, 2, 6), 0.1, 18),  # three episodes, because less than two tasks are a tenth
+        (rows(1, 10, 30), 0.1, 30),
+        (rows(1, 9, 30), 0.1, 0),  # less than an episode
+        (rows(1, 1, 90), 0.5, 0),
+        (rows(20, 2, 8), 0.0, 0),
+        (rows(3, 2, 100), 0.5, MAX_ROWS),  # of three episodes, not all rows of the last
+    ],
+)
+def test_held_out_rows_share_no_episode_with_those_of_training(given, share, held):
+    trained, checked = held_out_rows(given, share, seed=1)
+    assert len(checked) == held
+    assert len(trained) == len(given) - (300 if held == MAX_ROWS else held)
+    parts = [{(given[at].task, given[at].seed) for at in part} for part in (trained, checked)]
+    assert not parts[0] & parts[1]
+    if held and len({row.task for row in given}) * share >= 2:
+        assert not {task for task, _ in parts[0]} & {task for task, _ in parts[1]}
+    assert held_out_rows(given, share, seed=1) == (trained, checked)
+    assert not held or held_out_rows(given, share, seed=2) != (trained, checked)
+
+
+# ---- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def test_a_word_is_right_if_all_its_tokens_are_and_a_text_if_it_also_ends_there(base):
+    lm = new_model(base, labels=LABELS, seed=0)
+    end = lm.tokenizer.eos_token_id
+    texts = [(*lm.tokenizer(text)["input_ids"], end) for text in (" Mistake. Taxi at row 1.", " Zebras row")]
+    assert words_of(lm.tokenizer, texts[0])[-1][-1] == len(texts[0]) - 2
+    zebras, row = words_of(lm.tokenizer, texts[1])
+    assert len(zebras) > 1  # no word of the tokenizer's corpus, so spelt
+    examples = [TextExample((0,), text, len(text), "reflector") for text in texts]
+    label = ActionExample(policy_row("x", "0").prompt, 0, (0,))
+    right = [tuple(at != wrong for at in range(len(text))) for text, wrong in zip(texts, (len(texts[0]) - 1, zebras[0]))]
+    told = []
+    checks = Plateau(lm.model, lm.tokenizer, [*examples, label, label], SFTPlayerSection(), told.append)
+    checks.add([(examples[0], torch.tensor(3.0)), (examples[1], torch.tensor(1.0)), (label, torch.tensor(0.5))])
+    scored = [*map(Scored, examples, (2.0, 4.0), right), Scored(label, 1.0, (True,)), Scored(label, 2.0, (False,))]
+    checks.check(10, scored)
+    words = len(words_of(lm.tokenizer, texts[0])) + 2
+    assert told[0] == {
+        "reflector": [SFTProgress(10, 2.0, 3.0, 0.0, (words - 1) / words)],  # one does not end, one is misspelt
+        "policy": [SFTProgress(10, 0.5, 1.5, 0.5, None)],
+    }
+
+
+@pytest.mark.slow
+def test_accuracies_are_those_of_greedy_decoding_and_of_the_most_probable_label(base, tmp_path):
+    said = rows(1, 10, 4, lambda at: reflector_row(f"|T{' ' * (at % 9)}P|", f" Mistake. Taxi at row {at % 9 % 3}."))
+    given = [*said, *rows(1, 10, 4)]
+    lm, told = new_model(base, labels=LABELS, seed=0), []
+    options = {"held_out": 0.5, "steps": 40, "batch_size": 8, "micro_batch_size": 8, "on_check": told.append}
+    summary = fine_tune(lm, given, tmp_path, "both", **options)
+    checked = [given[at] for at in held_out_rows(given, 0.5, 3)[1]]
+    assert (summary.rows, summary.held_out) == (len(given) - len(checked), len(checked)) == (40, 40)
+    held = {player: [row for row in checked if row.player == player] for player in ("reflector", "policy")}
+    reflector = LMReflector(lm.model, lm.tokenizer, max_length=MAX_LENGTH, max_new_tokens=20)
+    words = reflector.write([row.prompt for row in held["reflector"]], [0.0] * 20)
+    exact = sum(said.text == row.completion.strip() for said, row in zip(words, held["reflector"], strict=True)) / 20
+    assert 0 < exact < 1
+    assert summary.best["reflector"].accuracy == exact
+    assert exact < summary.best["reflector"].word_accuracy < 1
+    add_choice_head(lm.base)
+    encoder = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH)
+    batch = encoder.batch([row.prompt for row in held["policy"]], CPU)
+    with torch.no_grad():
+        chosen = action_distribution(lm.model, batch)[0].logits.argmax(-1)
+        targets = torch.tensor([int(row.completion) for row in held["policy"]])
+        losses = action_losses(lm.model, batch, targets, 0.0)
+    assert summary.best["policy"].accuracy == (chosen == targets).sum().item() / 20
+    assert summary.best["policy"].held_out_loss == pytest.approx(losses.mean().item(), abs=1e-5)
+    assert [len(told[-1][player]) for player in held] == [4, 4]  # every 10 steps
+
+
+# ---- plateau ---------------------------------------------------------------------------------------------------------
+
+
+def test_of_equal_checks_the_last_is_kept_and_the_players_of_one_model_count_alike():
+    checks = [SFTProgress(step, None, loss, 0.0, None) for step, loss in enumerate((3.0, 1.0, 1.0, 2.0))]
+    assert best_check([checks]) == 2
+    assert best_check([checks, [replace(check, held_out_loss=-2 * check.held_out_loss) for check in checks]]) == 0
+
+
+OVERFIT = {"steps": 90, "check_every": 2, "patience": 3, "held_out": 0.5, "save_every": 5, "learning_rate": 0.02}
+
+
+def noise(at):
+    """Return a row whose label says nothing about any other's."""
+    return policy_row(f"|T{at}P|", LABELS[(at * 7 + at // 3) % 4])
+
+
+@pytest.fixture(scope="module")
+def overfitted(base, tmp_path_factory):
+    """A model that was trained to its plateau, the summary, and the checks."""
+    lm, told = new_model(base, labels=LABELS, seed=0), {}
+    folder = tmp_path_factory.mktemp("overfitted")
+    return lm, fine_tune(lm, rows(1, 40, 1, noise), folder, "policy", on_check=told.update, **OVERFIT), told["policy"]
+
+
+@pytest.mark.slow
+def test_a_plateau_ends_the_training_and_the_best_weights_are_kept(base, overfitted):
+    lm, summary, checks = overfitted
+    losses = [check.held_out_loss for check in checks]
+    assert summary.steps == checks[-1].step == 2 * len(checks) < OVERFIT["steps"]
+    assert len(losses) - 1 - losses.index(min(losses)) == OVERFIT["patience"]
+    assert checks[-1].loss < checks[0].loss  # it learns those that it sees
+    assert summary.best == {"policy": min(checks, key=lambda check: check.held_out_loss)}
+    given = rows(1, 40, 1, noise)
+    held = [given[at] for at in held_out_rows(given, 0.5, 3)[1]]
+    add_choice_head(lm.base)
+    batch = PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, LABELS), MAX_LENGTH).batch(
+        [row.prompt for row in held], CPU
+    )
+    with torch.no_grad():
+        loss = action_losses(lm.model, batch, torch.tensor([int(row.completion) for row in held]), 0.0).mean().item()
+    assert loss == pytest.approx(min(losses), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_at_a_check_ends_with_the_same_checks_and_weights(base, overfitted, tmp_path):
+    expected, summary, checks = overfitted
+
+    def kill(told):
+        if len(told["policy"]) == len(checks) - 1:  # after the best check, and after the checkpoint behind it
+            raise RuntimeError("killed")
+
+    given = rows(1, 40, 1, noise)
+    with pytest.raises(RuntimeError, match="killed"):
+        fine_tune(new_model(base, labels=LABELS, seed=0), given, tmp_path, "policy", on_check=kill, **OVERFIT)
+    assert last_checkpoint(next(tmp_path.iterdir())) is not None
+    resumed, told = new_model(base, labels=LABELS, seed=0), []
+    options = {**OVERFIT, "on_check": lambda records: told.append(list(records["policy"]))}
+    assert fine_tune(resumed, given, tmp_path, "policy", **options) == summary
+    assert told[0] == checks[: len(told[0])]  # what was told after the checkpoint is taken back
+    assert told[-1] == checks
+    for name, value in expected.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
