@@ -214,7 +214,7 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         "policy": _player(recipe.model),
         "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
         "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}, menu: {recipe.prompt.menu}",
-        "sft": f"{sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
+        "sft": f"up to {sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",
     }
     yield from _table(("part", "setting"), [pair for pair in facts.items() if pair[1]], words=2)

@@ -303,6 +303,8 @@ SHADOWED = {
     "env.max_memory_mb=900": "env.max_memory_mb: .*env.workers is 0",
     "players.reflector={player: remote, temperature: 0.7}": "players.reflector.temperature: .*endpoint.temperature",
     "reflector_model={}": "reflector_model: .*player is remote",
+    "sft={reflector: {held_out: 0, patience: 3}, policy: {held_out: 0, check_every: 5}}": "sft.reflector.patience: .*"
+    "sft.reflector.held_out is 0.*sft.policy.check_every: ",
     "rlft.learning_rate_schedule=cosine": "rlft.learning_rate_schedule: .*learning_rate_end",
     "rlft.rewards={env: 0}": "rlft.rewards: all weights are 0",
     "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}, {name: b, iterations: 3, window: 2},"

@@ -75,7 +75,8 @@ def test_a_word_is_right_if_all_its_tokens_are_and_a_text_if_it_also_ends_there(
     assert len(zebras) > 1  # no word of the tokenizer's corpus, so spelt
     examples = [TextExample((0,), text, len(text), "reflector") for text in texts]
     label = ActionExample(policy_row("x", "0").prompt, 0, (0,))
-    right = [tuple(at != wrong for at in range(len(text))) for text, wrong in zip(texts, (len(texts[0]) - 1, zebras[0]))]
+    wrong = (len(texts[0]) - 1, zebras[0])
+    right = [tuple(at != place for at in range(len(text))) for text, place in zip(texts, wrong, strict=True)]
     told = []
     checks = Plateau(lm.model, lm.tokenizer, [*examples, label, label], SFTPlayerSection(), told.append)
     checks.add([(examples[0], torch.tensor(3.0)), (examples[1], torch.tensor(1.0)), (label, torch.tensor(0.5))])
@@ -142,7 +143,7 @@ def overfitted(base, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_plateau_ends_the_training_and_the_best_weights_are_kept(base, overfitted):
+def test_a_plateau_ends_the_training_and_the_best_weights_are_kept(overfitted):
     lm, summary, checks = overfitted
     losses = [check.held_out_loss for check in checks]
     assert summary.steps == checks[-1].step == 2 * len(checks) < OVERFIT["steps"]
