@@ -66,6 +66,13 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "reflector_model: it is the model of a local reflector, but players.reflector.player is "
             f"{reflector.player}; set reflector_model to null."
         )
+    for role in ("reflector", "policy"):
+        section = getattr(recipe.sft, role)
+        if given := [name for name in ("check_every", "patience") if getattr(section, name) and not section.held_out]:
+            yield (
+                f"sft.{role}.{given[0]}: it is about checks on held-out rows, but sft.{role}.held_out is 0; raise it, "
+                "or remove this."
+            )
     for number, stage in enumerate(rlft.stages if rlft is not None else ()):
         if stage.success_threshold is not None and stage.iterations < stage.window:
             yield (
@@ -94,13 +101,6 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "rlft.learning_rate_schedule: it is the way to rlft.learning_rate_end, but at 1 the learning rate stays "
             "the same; set rlft.learning_rate_end below 1, or remove the schedule."
         )
-    for role in ("reflector", "policy"):
-        section = getattr(recipe.sft, role)
-        if given := [name for name in ("check_every", "patience") if getattr(section, name) and not section.held_out]:
-            yield (
-                f"sft.{role}.{given[0]}: it is about checks on held-out rows, but sft.{role}.held_out is 0; raise it, "
-                "or remove this."
-            )
     if recipe.sft.policy.label_smoothing and recipe.prompt.action_mode == "json":
         yield (
             "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
