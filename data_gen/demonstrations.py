@@ -17,7 +17,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.files import check_output
 from reflectrl.core.jsonl import drop_unfinished_line, dump_line
 from reflectrl.core.promises import wrong_observation
-from reflectrl.data_gen.samples import FORMAT, Sample, append_samples, read_samples
+from reflectrl.data_gen.samples import FORMAT, Sample, append_samples, past_states, read_samples
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.rollout.record import Header
 
@@ -87,6 +87,7 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
     """
     if not trajectory.success:
         return 0
+    visited = past_states(turn.observation for turn in trajectory.turns)
     samples = [
         Sample(
             task=trajectory.task,
@@ -97,6 +98,8 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
             reflection=read_reflection(turn.reflection or ""),
             action=turn.decision.action,
             negative=False,
+            visited=visited[:step],
+            rewards=trajectory.rewards[:step],
         )
         for step, turn in enumerate(trajectory.turns)
     ]
@@ -143,6 +146,14 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
             raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
         if sample.action not in sample.menu:
             raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
+        shown = recipe.prompt.history
+        wanted = {"visited": shown.show == "transitions", "rewards": shown.reward}
+        for name in (name for name, is_read in wanted.items() if is_read):
+            if len(getattr(sample, name)) != len(sample.past):
+                raise InvalidInput(
+                    f"{where} has {len(getattr(sample, name))} {name} for {len(sample.past)} past actions, but prompts "
+                    "show one for each (prompt.history): play the episodes again with `reflectrl play --save`."
+                )
     return found
 
 

@@ -6,8 +6,8 @@ import contextlib
 import random
 from dataclasses import dataclass, replace
 
-from reflectrl.core import NatLangEnv, Task, Trajectory, Turn
-from reflectrl.data_gen.samples import Sample, TeacherEpisode
+from reflectrl.core import NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.data_gen.samples import Sample, TeacherEpisode, past_states
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.players import GivenActions, ScriptedReflector, reflecting
@@ -56,18 +56,17 @@ class _Episode:
         env, teaching, rng = self._env, self._teaching, self._rng
         env.reset(seed=self._seed, options={"task": self._task})
         turns: list[Turn] = []
-        past: tuple[str, ...] = ()
+        state = State(env.observation, seed=self._seed)
         strayed = terminated = truncated = success = rejected = False
         while not (terminated or truncated):
             observation = env.observation
-            state = State(observation, past, self._seed)
             try:
                 advice = await self._teach(state, strayed=strayed, negative=False)
             except RejectedReply:  # there is nothing to learn here, and no advice on how to continue
                 rejected = truncated = True
                 break
             if rng.random() < teaching.negatives:
-                await self._negative(past, advice.action)
+                await self._negative(state, advice.action)
             action = rng.choice(observation.actions) if rng.random() < teaching.noise else advice.action
             strayed = action != advice.action
             move = play_given(state, advice.reflection, action, teaching.layout)
@@ -76,7 +75,7 @@ class _Episode:
             turns.append(
                 Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
             )
-            past = (*past, action)
+            state = _next(state, action, reward, env.observation)
         last = None if rejected else env.observation.final
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success, last=last)
         return TeacherEpisode(
@@ -88,22 +87,22 @@ class _Episode:
             rejected=rejected,
         )
 
-    async def _negative(self, past: tuple[str, ...], advised: str) -> None:
+    async def _negative(self, state: State, advised: str) -> None:
         """Play an action not known to be as good as the advised one, ask how to recover, and restore the state."""
         env, here = self._env, self._env.snapshot()
         others = [action for action in env.observation.actions if action != advised]
         while others:
             wrong = self._rng.choice(others)
-            _, _, terminated, truncated, _ = env.step(wrong)
+            _, reward, terminated, truncated, _ = env.step(wrong)
             if terminated or truncated:
                 break
             if env.hints().mistaken is not False:
                 if env.observation.shown in self._teaching.held_out:
                     self._skipped += 1
                 else:
-                    state = State(env.observation, (*past, wrong), self._seed)
+                    after = _next(state, wrong, reward, env.observation)
                     with contextlib.suppress(RejectedReply):
-                        await self._teach(state, strayed=True, negative=True)
+                        await self._teach(after, strayed=True, negative=True)
                 break
             others.remove(wrong)
             env.restore(here)
@@ -122,6 +121,7 @@ class _Episode:
         elif leaks(advice.reflection, seen.prompt.text, hints.secrets):
             self._indiscreet += 1
         else:
+            recent = teaching.layout.recent
             self._samples.append(
                 Sample(
                     self._task,
@@ -132,9 +132,22 @@ class _Episode:
                     advice.reflection,
                     advice.action,
                     negative,
+                    past_states(state.visited) if recent.show == "transitions" else (),
+                    state.rewards if recent.reward else (),
                 )
             )
         return advice
+
+
+def _next(state: State, action: str, reward: float, observation: Observation) -> State:
+    """Return the state after an action."""
+    return replace(
+        state,
+        observation=observation,
+        past=(*state.past, action),
+        visited=(*state.visited, state.observation),
+        rewards=(*state.rewards, reward),
+    )
 
 
 def play_given(state: State, reflection: str, action: str, layout: PromptFormat) -> Move:

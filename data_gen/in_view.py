@@ -33,10 +33,8 @@ def words_in_view(
     """
     episodes = {(each.task.id, each.seed): each for each in taught}
     states = [
-        State(
-            each.observation,
-            each.past,
-            each.seed,
+        replace(
+            each.state,
             before=_before(each, episodes.get((each.task.id, each.seed)), layout),
             task_id=each.task.id,
             task_type=each.task.group,
@@ -81,7 +79,7 @@ def _plans(seat: Seat, states: Sequence[State], layout: PromptFormat, taught: Se
         if (turn := starts.get((state.task_id, state.seed))) is not None:
             hints = Hints(reflection=turn.reflection)
             key = state.task_id, state.seed
-            first[key] = replace(state, observation=turn.observation, past=(), hints=hints)
+            first[key] = replace(state, observation=turn.observation, past=(), visited=(), rewards=(), hints=hints)
     plans = dict(zip(first, _say(seat, list(first.values()), layout), strict=True))
     return [plans.get((state.task_id, state.seed)) for state in states]
 

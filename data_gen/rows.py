@@ -19,7 +19,7 @@ from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
-from reflectrl.prompts.views import State, menu_view, view
+from reflectrl.prompts.views import menu_view, view
 from reflectrl.rollout.image_files import with_images, without_images
 
 _HOLDERS = ("prompt",)
@@ -58,7 +58,7 @@ class Row:
 
 def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     """Return the reflector's row of ``sample``: its state and words ``said`` by others, completed by its reflection."""
-    prompt = view("reflector", layout, State(sample.observation, sample.past, said=said)).prompt
+    prompt = view("reflector", layout, replace(sample.state, said=said)).prompt
     completion = layout.completion(sample.reflection)
     return Row("reflector", prompt, completion, sample.task.id, len(sample.past), sample.negative, seed=sample.seed)
 
@@ -69,7 +69,7 @@ def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     A policy that writes before it acts is taught the reflector's words as its thought.
     """
     menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
-    prompt = menu_view("policy", layout, State(sample.observation, sample.past, said=said), menu).prompt
+    prompt = menu_view("policy", layout, replace(sample.state, said=said), menu).prompt
     label = menu.labels[menu.actions.index(sample.action)]
     thought = "" if layout.action_mode == "enumerated" else layout.completion(sample.reflection)
     return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative, thought, sample.seed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reflectrl.core import Observation, Task, Trajectory
+from reflectrl.core.types import ADDED
+from reflectrl.prompts.views import State
 from reflectrl.rollout.record import Header, append_records, read_records, write_records
 
 FORMAT = "reflectrl-samples"
@@ -30,6 +32,21 @@ class Sample:
     """The teacher's choice, one of ``menu``; in a noisy step, another action is played."""
     negative: bool
     """True for a state reached by a deliberately wrong action (section 4.2)."""
+    visited: tuple[Observation, ...] = field(default=(), metadata=ADDED)
+    """(t,) states in which the actions of ``past`` were chosen, without pictures and actions; empty where no prompt
+    shows them."""
+    rewards: tuple[float, ...] = field(default=(), metadata=ADDED)
+    """(t,) rewards of the environment for the actions of ``past``; empty where no prompt shows them."""
+
+    @property
+    def state(self) -> State:
+        """The state without anybody's words."""
+        return State(self.observation, self.past, self.seed, visited=self.visited, rewards=self.rewards)
+
+
+def past_states(visited: Iterable[Observation]) -> tuple[Observation, ...]:
+    """Return past states as samples hold them, with the text only."""
+    return tuple(replace(each.final, images=()) for each in visited)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reflectrl.config.budget import note_stated
 from reflectrl.config.prices import ABSENT, drop_foreign_prices
 from reflectrl.config.rlft import Stage
-from reflectrl.config.schema import Recipe
+from reflectrl.config.schema import Recipe, in_full
 from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
@@ -290,6 +290,7 @@ def _values(identity: str, text: str) -> _Source:
 
 def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     """Return the values of ``source``, which is the last of ``above``, merged over those that it extends."""
+    _write_in_full(source.values)
     parent = source.values.pop("extends", None)
     if parent is None:
         return source
@@ -361,6 +362,14 @@ def _override(source: _Source, override: str) -> None:
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")
+    _write_in_full(source.values)
+
+
+def _write_in_full(values: Mapping[str, Any]) -> None:
+    """Write a number that stands for a section as that section, which others can be merged with; in place."""
+    prompt = section_at(values, "prompt")
+    if isinstance(prompt, dict) and "history" in prompt:
+        prompt["history"] = in_full(prompt["history"])
 
 
 def _sets(overrides: Sequence[str], where: str) -> bool:

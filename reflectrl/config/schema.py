@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.budget import BudgetSection
@@ -19,7 +19,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.format import PromptLayout
 from reflectrl.workers.limits import WorkerLimits
 
@@ -63,17 +63,30 @@ class DatasetSection(Section):
     """Chat endpoint of the writer ``openai``."""
 
 
+@settings()
+class HistorySection(History):
+    """What prompts show of past steps, see ``reflectrl.prompts.History``."""
+
+
+def in_full(history: object) -> object:
+    """Return the value of ``prompt.history``, in which a number stands for the number of steps, as a section."""
+    return {"steps": history} if type(history) is int else history
+
+
 @settings(kw_only=True)
 class PromptSection(PromptLayout):
     """The layout of every prompt, see ``reflectrl.prompts.PromptFormat``."""
 
+    history: Annotated[HistorySection, BeforeValidator(in_full)] = HistorySection()
+    """What is shown of past steps; a number ``n`` stands for ``{steps: n}``, the last ``n`` actions."""
     instructions: bool = True
     """Start each prompt with the environment's instructions."""
 
     def layout(self, instructions: str) -> PromptFormat:
         """Return the layout for an environment with these ``instructions``."""
         shared = {each.name: getattr(self, each.name) for each in fields(PromptLayout)}
-        return PromptFormat(instructions=instructions if self.instructions else "", **shared)
+        history = History(**asdict(self.history))  # of a plain class, so that layouts of any origin are equal
+        return PromptFormat(instructions=instructions if self.instructions else "", **{**shared, "history": history})
 
 
 class PolicyPlayerSection(Section):

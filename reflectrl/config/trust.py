@@ -36,6 +36,7 @@ _PLAIN = {
     "BudgetSection": "stated chosen",
     "WorkerLimits": "on_failure",
     "DatasetSection": "writer",
+    "History": "show reward",
     "PromptLayout": "labels shuffle action_mode menu",
     "PromptSection": "instructions",
     "BuiltinSection": "pieces",

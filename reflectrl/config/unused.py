@@ -52,6 +52,9 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
     """Yield one line for each setting that has no effect: the key, why, and what to change."""
     yield from _unused_by_players(recipe)
     env, reflector, rlft = recipe.env, recipe.players.reflector, recipe.rlft
+    recent = recipe.prompt.history
+    if not recent.steps and (recent.show != "actions" or recent.reward):
+        yield "prompt.history: it says how past steps are shown, but steps is 0; raise it, or set history to 0."
     if not env.workers and env.max_memory_mb is not None:
         yield "env.max_memory_mb: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
     if recipe.dataset is not None and DATASET in env.options:

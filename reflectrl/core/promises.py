@@ -35,7 +35,7 @@ def wrong_observation(
             )
     if not (actions or ended):
         return "offered no legal action; an unfinished episode needs at least one"
-    wrong = _wrong_texts(observation.text, observation.task, *actions, *common)
+    wrong = _wrong_texts(observation.text, observation.task, observation.short, *actions, *common)
     if wrong is not None:
         return wrong
     images = observation.images

@@ -10,6 +10,8 @@ from typing import Any
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
 """Possible outcomes of an episode."""
+ADDED = {"added": True}
+"""Metadata of a field that files of earlier versions lack, see ``reflectrl.core.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Observation:
     """Actions that are legal in nearly all states of this episode, not necessarily in this one. They are the same in
     every state, so prompts may list them before the history (``prompt.menu=first``), where their tokens keep their
     position."""
+    short: str = field(default="", metadata=ADDED)
+    """Short form of the text, which prompts show of a past state (``prompt.history.show=transitions``); empty: the
+    text itself."""
 
     @property
     def final(self) -> Observation:
@@ -220,7 +225,7 @@ class Trajectory:
     success: bool
     last_value: float = 0.0
     """The value head's estimate of the return from the state in which the episode was truncated; 0 without a head."""
-    last: Observation | None = None
+    last: Observation | None = field(default=None, metadata=ADDED)
     """Observation after the last action, without actions; ``None`` in files of earlier versions, and for an episode
     that was left before its end. Raters and memories see it, policies and reflectors never do."""
 

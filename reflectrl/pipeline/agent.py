@@ -52,6 +52,8 @@ class Agent:
         *,
         said: Mapping[str, str] = MappingProxyType({}),
         seed: int = 0,
+        visited: Sequence[Observation] = (),
+        rewards: Sequence[float] = (),
     ) -> Move:
         """Let the frozen players speak, then choose, as ``rollout`` does for each step of an episode.
 
@@ -64,13 +66,17 @@ class Agent:
             past: the actions that were played before it, oldest first.
             said: words by role, such as ``reflector`` or ``planner``; these players are not asked.
             seed: seed of every draw that is not greedy.
+            visited: the states in which the actions of ``past`` were chosen, for an agent whose prompts show them
+                (``prompt.history``); others do not read them.
+            rewards: the rewards of these actions, likewise.
 
         Raises:
-            InvalidInput: a state that no environment may show or that is too long for the model, words of a role that
-                the agent does not have, or none of a player that only an environment can answer for (the expert).
+            InvalidInput: a state that no environment may show or that is too long for the model, other numbers of
+                actions, states and rewards before it, words of a role that the agent does not have, or none of a player that only an environment can answer for (the expert).
 
         """
-        return self.play([self.state(observation, past, said=said, seed=seed)])[0]
+        state = self.state(observation, past, said=said, seed=seed, visited=visited, rewards=rewards)
+        return self.play([state])[0]
 
     def state(
         self,
@@ -79,6 +85,8 @@ class Agent:
         *,
         said: Mapping[str, str] = MappingProxyType({}),
         seed: int = 0,
+        visited: Sequence[Observation] = (),
+        rewards: Sequence[float] = (),
     ) -> State:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if not isinstance(observation, Observation):
@@ -96,7 +104,13 @@ class Agent:
                 f"{self.who} was trained with the words of the expert as {' and '.join(silent)}, who knows nothing of "
                 "a state from elsewhere; give these words along with it."
             )
-        return State(observation, tuple(past), seed, dict(said))
+        recent = self.layout.recent
+        read = {"visited": recent.show == "transitions", "rewards": recent.reward}
+        for name, given in {"visited": visited, "rewards": rewards}.items():
+            if len(given) != len(past) and (read[name] or given):
+                wanted = "one for each past action" + ("" if read[name] else ", or none: this agent does not read them")
+                raise InvalidInput(f"{len(given)} {name} were given with {len(past)} past actions; expected {wanted}.")
+        return State(observation, tuple(past), seed, dict(said), visited=tuple(visited), rewards=tuple(rewards))
 
     def play(self, states: Sequence[State]) -> list[Move]:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""

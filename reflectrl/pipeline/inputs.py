@@ -85,6 +85,8 @@ def changed_inputs(recipe: Recipe, stage: str, inputs: Mapping[str, Any]) -> lis
     the behaviour of that version.
     """
     then, now = _relevant(inputs), stage_inputs(recipe, stage)
+    if "prompt.history" in then:  # of earlier versions, a number of actions
+        then["prompt.history.steps"] = then.pop("prompt.history")
     shown = without_credentials(then)  # earlier versions allowed credentials in addresses
     differ = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.players import RandomPolicy, Seat
-from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts import History, Prompt, PromptFormat
 from reflectrl.prompts.format import ActionMode
 from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
@@ -41,6 +41,7 @@ def _check(
     tokens: Mapping[str, int],
     prompts: Sequence[Prompt],
     shown: str,
+    recent: History,
 ) -> None:
     """Check the longest of ``prompts``.
 
@@ -51,6 +52,7 @@ def _check(
         tokens: number of tokens that each player writes: ``player`` after its prompt, others in it.
         prompts: prompts, without the words of others.
         shown: how to show less.
+        recent: what prompts show of past steps.
 
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
@@ -58,8 +60,10 @@ def _check(
     def count(prompt: Prompt) -> int:
         return len(plain.prompt(prompt))
 
-    bare = (replace(prompt, history=()) for prompt in prompts)
-    longest = sorted(bare, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
+    def longest_of(several: Iterable[Prompt]) -> list[Prompt]:
+        return sorted(several, key=lambda prompt: -len(prompt.text))[:MAX_PROMPTS]
+
+    longest = longest_of(replace(prompt, history=()) for prompt in prompts)
     key, max_length = limit
     writing = [f"lower players.{name}.max_new_tokens" for name, count in tokens.items() if count]
     cure = f"{', '.join([f'raise {key}', *writing])}, or {shown}"
@@ -78,6 +82,15 @@ def _check(
             f"the {player}'s longest prompt that was found takes {most} tokens without history, {added} of them "
             f"for what players write, but {key}={max_length}: longer ones will be cut. To "
             f"show all, {cure}."
+        )
+    elif (
+        recent.show == "transitions" and (whole := max(map(count, longest_of(prompts)), default=0) + added) > max_length
+    ):
+        _log.warning(
+            f"the {player}'s longest prompt that was found takes {whole} tokens with its history, {added} of them for "
+            f"what players write, but {key}={max_length}: of the {recent.steps} past states that prompt.history shows, "
+            f"the oldest will be left out. To show all, {cure}, e.g. a short form of past states "
+            "(Observation.short); or lower prompt.history.steps."
         )
 
 
@@ -128,7 +141,7 @@ def check_prompt_lengths(
         own = player == "reflector" and run_players.recipe.reflector_model is not None
         limit = f"{'reflector_model' if own else 'model'}.max_length", run_players.section(player).max_length
         shown = "have the environment" + (" or the memory (its max_chars)" if recalling else "") + " show less"
-        _check(player, lm, limit, tokens, prompts[player], shown)
+        _check(player, lm, limit, tokens, prompts[player], shown, layout.recent)
 
 
 def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[str, int], mode: ActionMode) -> None:

@@ -46,7 +46,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 def _prompt(recipe: Recipe) -> str:
     """Describe the settings of a reflector's prompts, which never show a menu."""
     section = recipe.prompt
-    return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.history}"
+    return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.layout('').history!r}"
 
 
 def check_reflectors(recipe: Recipe) -> None:

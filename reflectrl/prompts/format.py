@@ -16,11 +16,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from reflectrl.core import Observation
+from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import MEMORY_CUE, Prompt, unpictured
 
+PAST_CUE = "Past:"
 REFLECTION_CUE = "Reflection:"
 CUES = {"planner": "Plan:", "memory": MEMORY_CUE, "reflector": REFLECTION_CUE, "policy": "Thought:"}
 """Cue of each role: the beginning of the prompt line that shows its words."""
@@ -33,12 +34,25 @@ POLICY_CUES: Mapping[ActionMode, str] = {"enumerated": ACTION_CUE, "thought_choi
 """Cue of the policy, by ``action_mode``."""
 
 
+@dataclass(frozen=True)
+class History:
+    """What prompts show of the steps before the present one."""
+
+    steps: Annotated[int, Ge(0)] = 20
+    """Number of past steps shown, newest last."""
+    show: Literal["actions", "transitions"] = "actions"
+    """Past actions alone, or each after the state in which it was chosen: its short form (``Observation.short``) if it
+    has one, else its text. A player that sees pictures reads the short form only."""
+    reward: bool = False
+    """Show the environment's reward of each past step, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromptLayout:
     """Layout settings that do not depend on the environment; they are the recipe's section ``prompt``."""
 
-    history: Annotated[int, Ge(0)] = 20
-    """Number of past actions shown, newest last."""
+    history: Annotated[int, Ge(0)] | History = 20
+    """What is shown of past steps; a number ``n`` stands for ``{steps: n}``, the last ``n`` actions."""
     labels: Literal["numbers", "letters", "added"] = "numbers"
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
     shuffle: bool = False
@@ -50,6 +64,11 @@ class PromptLayout:
     """Place of the actions that the environment declares as common: before the history, with labels that are fixed for
     the episode, or among all legal actions after the state."""
 
+    @property
+    def recent(self) -> History:
+        """``history`` in full."""
+        return History(self.history) if isinstance(self.history, int) else self.history
+
 
 @dataclass(frozen=True)
 class PromptFormat(PromptLayout):
@@ -59,6 +78,11 @@ class PromptFormat(PromptLayout):
     """Text at the beginning of every prompt; empty for none."""
     images: tuple[str, ...] = ()
     """Roles that see the pictures of a state in place of its text."""
+
+    def __post_init__(self) -> None:
+        """Write a history of actions alone as their number, so that equal layouts are equal records."""
+        if self.history == History(self.recent.steps):
+            object.__setattr__(self, "history", self.recent.steps)
 
     def menu_of(self, observation: Observation, seed: int = 0, step: int = 0) -> Menu:
         """Return the menu of ``step`` of the episode with ``seed``; both determine the order if menus are shuffled."""
@@ -83,21 +107,50 @@ class PromptFormat(PromptLayout):
         past: Sequence[str],
         said: Mapping[str, str],
         menu: Menu | None = None,
+        *,
+        visited: Sequence[Observation] = (),
+        rewards: Sequence[float] = (),
     ) -> Prompt:
         """Return the prompt of a role: ``p(s)``, a line for each of ``said``, then the menu and the role's cue.
 
         Common actions of the menu follow the task, so that the part before the history is constant in an episode. A
         state without text is shown by its images to every role; players that read text refuse such a prompt.
 
+        Args:
+            role: the role that reads the prompt.
+            observation: the present state.
+            past: (t,) actions played so far, oldest first.
+            said: words of other players by role.
+            menu: the policy's menu; ``None`` for other roles.
+            visited: (t,) states in which the actions of ``past`` were chosen; read if ``history`` shows them.
+            rewards: (t,) rewards of these actions; read if ``history`` shows them.
+
         Raises:
-            InvalidInput: the role sees images, but the state has none.
+            InvalidInput: the role sees images, but the state has none; or other numbers of states or rewards than of
+                actions, where the history shows them.
 
         """
         if role in self.images and not observation.images:
             raise unpictured(role)
         pictured = bool(observation.images) and (role in self.images or not observation.text.strip())
-        shown = tuple(past[-self.history :]) if self.history else ()
-        return _prompt(self, observation, shown, tuple(said.items()), menu, pictured)
+        return _prompt(self, observation, self._past(role, past, visited, rewards), tuple(said.items()), menu, pictured)
+
+    def _past(
+        self, role: str, past: Sequence[str], visited: Sequence[Observation], rewards: Sequence[float]
+    ) -> tuple[_PastStep, ...]:
+        """Return what is shown of each of the last steps, oldest first."""
+        recent = self.recent
+        missing = max(len(past) - recent.steps, 0)
+        texts: Sequence[str] = [""] * (len(past) - missing)
+        gains: Sequence[float | None] = [None] * len(texts)
+        if recent.show == "transitions":
+            _need_one_each(past, visited, "states", "show=transitions")
+            whole = role not in self.images
+            texts = [each.short or (each.text if whole else "") for each in visited[missing:]]
+        if recent.reward:
+            _need_one_each(past, rewards, "rewards", "reward=true")
+            gains = rewards[missing:]
+        return tuple(zip(past[missing:], texts, gains, strict=True))
 
     @staticmethod
     def completion(words: str) -> str:
@@ -106,11 +159,31 @@ class PromptFormat(PromptLayout):
         return f" {line}" if line else ""
 
 
+_PastStep = tuple[str, str, float | None]
+"""Action, text of the state and reward of a past step, as far as they are shown."""
+
+
+def _need_one_each(past: Sequence[str], given: Sequence[object], what: str, setting: str) -> None:
+    if len(given) != len(past):
+        raise InvalidInput(
+            f"prompts show past {what} (prompt.history.{setting}), but {len(given)} were given with {len(past)} past "
+            "actions; give one for each action, oldest first."
+        )
+
+
+def _past_line(step: _PastStep) -> str:
+    """Return the text of a past step; it begins as the text of the state did when that was the present one."""
+    action, text, reward = step
+    before = f"{text}\n" if text.strip() else ""
+    gained = "" if reward is None else f" (reward {reward:g})"
+    return f"{before}{PAST_CUE} {action}{gained}\n"
+
+
 @lru_cache(maxsize=4096)
 def _prompt(
     layout: PromptFormat,
     observation: Observation,
-    shown: tuple[str, ...],
+    shown: tuple[_PastStep, ...],
     said: tuple[tuple[str, str], ...],
     menu: Menu | None,
     pictured: bool,
@@ -120,7 +193,9 @@ def _prompt(
     listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + cue)
     lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
     head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
-    history = tuple(f"Past: {action}\n" for action in shown or ("none",)) if layout.history else ()
+    history = tuple(map(_past_line, shown))
+    if not history and layout.recent.steps and layout.recent.show == "actions":
+        history = (f"{PAST_CUE} none\n",)
     if pictured:
         return Prompt(head + listed, history, tail, menu, said=lines, images=observation.images)
     return Prompt(head + listed, history, tail, menu, state=f"{observation.text}\n", said=lines)

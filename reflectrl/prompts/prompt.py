@@ -47,7 +47,8 @@ class Prompt:
     head: str
     """Instructions and task, which are never cut, then the common actions of the menu, if any, cut like the tail's."""
     history: tuple[str, ...]
-    """Past actions, oldest first, one line each; cut second."""
+    """Past steps, oldest first: each a line with its action, after the text of its state where that is shown; cut
+    second, by whole steps."""
     tail: str
     """Menu without the actions of the head, and cue; the ends of actions are cut last, labels never."""
     menu: Menu | None = None

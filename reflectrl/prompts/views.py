@@ -10,8 +10,9 @@
 
 The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
 also see the id and the group of the task, which no text shows; the memory also sees its own words and the policy's
-thought at the previous step. No role sees a reward, whether an episode succeeded, or the options of a task. Hints are
-given only to players that declare ``ReadsHints`` (the environment's expert), and never appear in a prompt.
+thought at the previous step. Every role sees the last past actions, with ``prompt.history`` also the past states and
+the rewards of the environment. No role sees whether an episode succeeded, or the options of a task. Hints are given
+only to players that declare ``ReadsHints`` (the environment's expert), and never appear in a prompt.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class State:
     hints: Hints | None = None
     """Hints of the expert, where a player reads them."""
     visited: tuple[Observation, ...] = ()
-    """(t,) observations in which the actions of ``past`` were chosen; read by raters only."""
+    """(t,) observations in which the actions of ``past`` were chosen; read by raters, and by prompts that show them."""
+    rewards: tuple[float, ...] = ()
+    """(t,) rewards of the environment for the actions of ``past``; read by prompts that show them."""
     last: Observation | None = None
     """Observation after the last action of a finished episode, if it is known; read by raters only."""
     reading: Reading | None = None
@@ -112,7 +115,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
 
     Raises:
         InvalidInput: an unknown role, a state without pictures for a role that sees pictures, or a state without text
-            for a planner, memory or rater that reads text.
+            for a planner, memory or rater that reads text, or a state without the past that the prompt shows.
 
     """
     if role not in MOMENTS:
@@ -123,7 +126,7 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     said = _seen(role, state)
     recalls = role in ("planner", "memory")
     return View(
-        layout.prompt(role, state.observation, state.past, said),
+        _prompt(role, layout, state, said),
         state.observation,
         state.past,
         said,
@@ -142,7 +145,7 @@ def menu_view(
     """Return the policy's view of ``state``, or the view of the corrector of its ``action``; raise as ``view`` does."""
     said = _seen(role, state)
     return MenuView(
-        layout.prompt(role, state.observation, state.past, said, menu),
+        _prompt(role, layout, state, said, menu),
         state.observation,
         state.past,
         said,
@@ -151,6 +154,10 @@ def menu_view(
         menu=menu,
         reading=state.reading if hints else None,
     )
+
+
+def _prompt(role: str, layout: PromptFormat, state: State, said: Mapping[str, str], menu: Menu | None = None) -> Prompt:
+    return layout.prompt(role, state.observation, state.past, said, menu, visited=state.visited, rewards=state.rewards)
 
 
 def _words_before(state: State) -> dict[str, str]:

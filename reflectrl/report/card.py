@@ -209,11 +209,15 @@ def _data(recipe: Recipe) -> Iterator[str]:
 
 def _settings(recipe: Recipe) -> Iterator[str]:
     sft, rlft, local = recipe.sft, recipe.rlft, recipe.players.reflector.player == "local"
+    recent = recipe.prompt.history
     facts = {
         "seed": str(recipe.seed),
         "policy": _player(recipe.model),
         "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
-        "prompts": f"{recipe.prompt.history} past actions, labels: {recipe.prompt.labels}, menu: {recipe.prompt.menu}",
+        "prompts": (
+            f"{recent.steps} past {recent.show}{' with rewards' * recent.reward}, labels: {recipe.prompt.labels}, menu: "
+            f"{recipe.prompt.menu}"
+        ),
         "sft": f"up to {sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",
     }

@@ -72,6 +72,8 @@ class _Slot:
             self.episode.seed,
             self.carried,
             self.hints,
+            visited=tuple(turn.observation for turn in self.turns),
+            rewards=tuple(turn.reward for turn in self.turns),
             before=self.before,
             task_id=task.id,
             task_type=task.group,

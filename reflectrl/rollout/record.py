@@ -63,11 +63,6 @@ def _bare(records: Iterable[Any], path: Path, holders: Sequence[str] | None) -> 
     return [record if holders is None else without_images(record, path, holders) for record in records]
 
 
-def trajectory_of(value: object, where: str) -> Trajectory:
-    """Decode a trajectory, whose ``last`` files of earlier versions lack; raise as ``decode`` does."""
-    return decode(Trajectory, {"last": None, **value} if isinstance(value, dict) else value, where)
-
-
 def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | None = None) -> tuple[Header, list[T]]:
     """Read header and records of a file that ``write_records`` wrote.
 
@@ -110,5 +105,4 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
 
     """
-    header, records = _read(path, FORMAT, HOLDERS)
-    return header, [trajectory_of(value, at) for at, value in records]
+    return read_records(path, FORMAT, Trajectory, HOLDERS)

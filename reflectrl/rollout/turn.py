@@ -193,7 +193,14 @@ def rated(trajectories: Sequence[Trajectory], seats: Sequence[Seat], layout: Pro
 def end_of(trajectory: Trajectory) -> State:
     """Return the last state in which an action was chosen, with all actions and observations of the episode."""
     visited = tuple(turn.observation for turn in trajectory.turns)
-    return State(visited[-1], trajectory.actions, trajectory.seed, visited=visited, last=trajectory.last)
+    return State(
+        visited[-1],
+        trajectory.actions,
+        trajectory.seed,
+        visited=visited,
+        rewards=trajectory.rewards,
+        last=trajectory.last,
+    )
 
 
 def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Trajectory:
@@ -214,11 +221,20 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
 def states_of(trajectory: Trajectory) -> Iterator[State]:
     """Yield the state of each turn as the policy saw it, from the record alone, without asking any player."""
     said: dict[str, str] = {}
-    task = trajectory.task
+    task, actions, rewards = trajectory.task, trajectory.actions, trajectory.rewards
+    visited = tuple(turn.observation for turn in trajectory.turns)
     for step, turn in enumerate(trajectory.turns):
         said |= {role: words.text for role, words in turn.said.items()}
-        past = trajectory.actions[:step]
-        yield State(turn.observation, past, trajectory.seed, dict(said), task_id=task.id, task_type=task.group)
+        yield State(
+            turn.observation,
+            actions[:step],
+            trajectory.seed,
+            dict(said),
+            visited=visited[:step],
+            rewards=rewards[:step],
+            task_id=task.id,
+            task_type=task.group,
+        )
 
 
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:

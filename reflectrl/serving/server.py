@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ class Handlers:
         recipe = agent.recipe
         self._max_length = max(section.max_length for section in (recipe.model, recipe.reflector_model) if section)
 
-    async def health(self) -> dict[str, str | int | bool]:
+    async def health(self) -> dict[str, Any]:
         """Describe the agent and the state of the server."""
         agent = self._agent
         return {
@@ -240,20 +241,29 @@ class Handlers:
             "reflector": agent.recipe.players.reflector.player,
             "greedy": agent.greedy,
             "max_actions": agent.max_actions,
+            "history": asdict(agent.layout.recent),
             "waiting": self._players.waiting,
             "version": __version__,
         }
 
     async def act(self, request: ActRequest) -> ActReply:
         """Reflect on a state and choose an action."""
-        past = request.history[-self._agent.layout.history :]
+        shown = slice(max(len(request.history) - self._agent.layout.recent.steps, 0), None)
+        past = (*request.history[shown], *request.visited[shown])
         texts = (request.observation, request.task, *request.actions, *request.common, *past, *request.said.values())
         self._check_size(422, texts)
         observation = Observation(
             request.observation, tuple(request.actions), request.task, common=tuple(request.common)
         )
         try:
-            state = self._agent.state(observation, request.history, said=request.said, seed=_seed(request.seed))
+            state = self._agent.state(
+                observation,
+                request.history,
+                said=request.said,
+                seed=_seed(request.seed),
+                visited=[Observation(text, ()) for text in request.visited],
+                rewards=request.rewards,
+            )
         except InvalidInput as error:
             raise RequestRefused(422, str(error)) from error
         move = await self._players.ask(state, self._timeout_s)

@@ -78,6 +78,11 @@ class ActRequest(Request):
     """Actions legal in nearly all states of the episode, for agents whose prompts list them first (prompt.menu)."""
     history: list[Line] = []
     """Earlier actions of the episode, oldest first."""
+    visited: list[Text] = []
+    """Texts of the states in which these actions were chosen, in their short form if the environment has one; for
+    agents whose prompts show them (prompt.history), as /health says."""
+    rewards: list[float] = []
+    """Rewards of these actions, likewise."""
     said: dict[Text, Text] = {}
     """Words by role, used instead of asking that player, e.g. the planner's in the first reply of the episode."""
     seed: int | None = None

@@ -12,10 +12,10 @@ from torch import nn
 
 from reflectrl.config.rlft import NOVELTY
 from reflectrl.core import Trajectory
-from reflectrl.core.jsonl import encode
+from reflectrl.core.jsonl import decode, encode
 from reflectrl.players import Remembers
 from reflectrl.rollout.image_files import with_images, without_images
-from reflectrl.rollout.record import HOLDERS, trajectory_of
+from reflectrl.rollout.record import HOLDERS
 from reflectrl.training.checkpoints import Checkpoints
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.rewards import Novelty, RewardScale
@@ -94,7 +94,7 @@ class RLFTCheckpoints(Checkpoints):
         count, mean, squares = state.get("returns", self.reward_scale.moments)  # older versions did not save it
         self.reward_scale.moments = (count, mean, squares)
         rows = with_images(state["replay"], path, str(path), HOLDERS)
-        self.replay.extend(trajectory_of(row, str(path)) for row in rows)
+        self.replay.extend(decode(Trajectory, row, str(path)) for row in rows)
         self.imitation.restore(state["thoughts"], path)
         for player, remembered in zip(self.learners, state.get("memories", ()), strict=True):  # older versions had none
             player.restore(remembered)

@@ -58,7 +58,7 @@ def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> Non
 def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
     text = MINIMAL + "seed: yes\ndata: {samples: on}\nrlft: {gamma: no, stages: [{name: a, iterations: true}]}\n"
     with pytest.raises(InvalidInput) as caught:
-        load_recipe(write(tmp_path, text), ["prompt.history=true", "eval.greedy=yes"])
+        load_recipe(write(tmp_path, text), ["prompt.history.steps=true", "eval.greedy=yes"])
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
         f"{key}: given {value}; expected a number."
         for key, value in {
@@ -66,9 +66,32 @@ def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
             "data.samples": True,
             "rlft.gamma": False,
             "rlft.stages.0.iterations": True,
-            "prompt.history": True,
+            "prompt.history.steps": True,
         }.items()
     ]
+
+
+def test_a_number_of_past_steps_stands_for_its_section_wherever_it_is_given(tmp_path: Path) -> None:
+    base = write(tmp_path, MINIMAL + "prompt: {history: 7}\n")
+    longer = write(tmp_path, f"extends: {base}\nprompt: {{history: {{show: transitions}}}}\n", "longer.yaml")
+    said = {
+        (base,): (7, "actions"),
+        (longer,): (7, "transitions"),
+        (longer, "prompt.history=2"): (2, "actions"),
+        (base, "prompt.history=2", "prompt.history.show=transitions"): (2, "transitions"),
+    }
+    for (path, *overrides), (steps, show) in said.items():
+        history = load_recipe(path, overrides).prompt.history
+        assert (history.steps, history.show) == (steps, show)
+    for wrong, fact in {
+        "many": "a mapping with keys among steps",
+        "-1": "steps: given -1",
+        "{step: 1}": "'steps'",
+    }.items():
+        with pytest.raises(InvalidInput, match=f"prompt.history.*{fact}"):
+            load_recipe(base, [f"prompt.history={wrong}"])
+    with pytest.raises(InvalidInput, match="steps is 0"):
+        load_recipe(base, ["prompt.history={steps: 0, show: transitions}"])
 
 
 def test_overrides_reach_into_mappings_and_lists() -> None:

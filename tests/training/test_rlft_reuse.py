@@ -14,6 +14,7 @@ from reflectrl.config.rlft import Stage
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
+from reflectrl.prompts import History
 
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
 """Layout in which most of a prompt is the same as a step before, as in real prompts."""
@@ -70,12 +71,17 @@ def close(done, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "menu"),
-    [(lambda: gpt2(spread=0.1, layers=2), "last"), (lora, "last"), (lambda: gpt2(spread=0.1, layers=2), "first")],
-    ids=["gpt2", "llama with lora", "gpt2, menu first"],
+    ("policy", "layout"),
+    [
+        (lambda: gpt2(spread=0.1, layers=2), LONG),
+        (lora, LONG),
+        (lambda: gpt2(spread=0.1, layers=2), replace(LONG, menu="first")),
+        (lambda: gpt2(spread=0.1, layers=2), replace(LONG, history=History(3, "transitions", reward=True))),
+    ],
+    ids=["gpt2", "llama with lora", "gpt2, menu first", "gpt2, past states"],
 )
-def test_training_is_the_same_with_and_without_reuse(tmp_path, policy, menu):
-    before, layout = policy().state_dict(), replace(LONG, menu=menu)
+def test_training_is_the_same_with_and_without_reuse(tmp_path, policy, layout):
+    before = policy().state_dict()
     reusing, passes = trained(tmp_path / "reusing", policy(), 2, layout=layout)
     plain, others = trained(tmp_path / "plain", policy(), 2, layout=layout, prefix_reuse=False)
     assert actions(reusing) == actions(plain)
