@@ -100,6 +100,7 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
             negative=False,
             visited=visited[:step],
             rewards=trajectory.rewards[:step],
+            previous=read_reflection(trajectory.turns[step - 1].reflection or "") if step else "",
         )
         for step, turn in enumerate(trajectory.turns)
     ]

@@ -7,13 +7,15 @@ import random
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Observation, Task, Trajectory, Turn
+from reflectrl.core.text import words
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, past_states
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.players import GivenActions, ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import leaks
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.views import State, View, view
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.turn import menu_of
 
@@ -66,7 +68,7 @@ class _Episode:
                 rejected = truncated = True
                 break
             if rng.random() < teaching.negatives:
-                await self._negative(state, advice.action)
+                await self._negative(state, advice)
             action = rng.choice(observation.actions) if rng.random() < teaching.noise else advice.action
             strayed = action != advice.action
             move = play_given(state, advice.reflection, action, teaching.layout)
@@ -75,7 +77,7 @@ class _Episode:
             turns.append(
                 Turn(observation, move.menu.actions, move.said, move.decision, {"env": reward}, info["illegal"])
             )
-            state = _next(state, action, reward, env.observation)
+            state = _next(state, action, reward, env.observation, advice)
         last = None if rejected else env.observation.final
         trajectory = Trajectory(self._task, self._seed, tuple(turns), terminated, truncated, success, last=last)
         return TeacherEpisode(
@@ -87,10 +89,10 @@ class _Episode:
             rejected=rejected,
         )
 
-    async def _negative(self, state: State, advised: str) -> None:
+    async def _negative(self, state: State, advised: Advice) -> None:
         """Play an action not known to be as good as the advised one, ask how to recover, and restore the state."""
         env, here = self._env, self._env.snapshot()
-        others = [action for action in env.observation.actions if action != advised]
+        others = [action for action in env.observation.actions if action != advised.action]
         while others:
             wrong = self._rng.choice(others)
             _, reward, terminated, truncated, _ = env.step(wrong)
@@ -100,7 +102,7 @@ class _Episode:
                 if env.observation.shown in self._teaching.held_out:
                     self._skipped += 1
                 else:
-                    after = _next(state, wrong, reward, env.observation)
+                    after = _next(state, wrong, reward, env.observation, advised)
                     with contextlib.suppress(RejectedReply):
                         await self._teach(after, strayed=True, negative=True)
                 break
@@ -111,7 +113,8 @@ class _Episode:
     async def _teach(self, state: State, *, strayed: bool, negative: bool) -> Advice:
         """Ask the teacher, and keep the answer as a sample unless it reveals a secret or a held-out start."""
         env, teaching, draw = self._env, self._teaching, f"{self._number} {len(state.past)} {negative}"
-        hints = env.hints()
+        previous = state.before.get("reflector") if teaching.layout.carry else None
+        hints = env.hints(previous)
         mistaken = hints.mistaken if strayed else False
         seen = view("reflector", teaching.layout, replace(state, hints=hints), hints=True)
         menu = menu_of(state, teaching.layout)
@@ -134,19 +137,29 @@ class _Episode:
                     negative,
                     past_states(state.visited) if recent.show == "transitions" else (),
                     state.rewards if recent.reward else (),
+                    previous or "",
+                    negative and previous is not None and self._is_correctable(advice, previous, seen),
                 )
             )
         return advice
 
+    def _is_correctable(self, advice: Advice, previous: str, seen: View) -> bool:
+        """Return whether a reflection is the expert's without those before, or has no word from the last one alone."""
+        if advice.reflection == read_reflection(self._env.hints().reflection or ""):
+            return True
+        shown = words("".join((seen.prompt.head, *seen.prompt.history, seen.prompt.state))).split()
+        return not set(words(advice.reflection).split()) & (set(words(previous).split()) - set(shown))
 
-def _next(state: State, action: str, reward: float, observation: Observation) -> State:
-    """Return the state after an action."""
+
+def _next(state: State, action: str, reward: float, observation: Observation, advice: Advice) -> State:
+    """Return the state after an action, which followed an advice."""
     return replace(
         state,
         observation=observation,
         past=(*state.past, action),
         visited=(*state.visited, state.observation),
         rewards=(*state.rewards, reward),
+        before={"reflector": advice.reflection},
     )
 
 

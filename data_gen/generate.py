@@ -34,6 +34,7 @@ from reflectrl.data_gen.rows import (
     reflector_row,
     with_misread_states,
     with_unreliable_reflections,
+    with_wrong_notes,
     write_rows,
 )
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
@@ -218,7 +219,7 @@ class Collection:
         env = envs[0]
         self._tasks = list(env.split_tasks("train"))
         random.Random(f"{recipe.seed} order of tasks").shuffle(self._tasks)
-        self._prompts = TeacherPrompts(env.instructions)
+        self._prompts = TeacherPrompts(env.instructions, recipe.players.reflector.carry)
         self._teaching = Teaching(
             teacher=self._teacher(),
             layout=recipe.layout(env.instructions),
@@ -347,8 +348,9 @@ class Collection:
         _, unadvised = words_in_view(samples, silent, layout, played)
         rng = random.Random(derive_seed(self._recipe.seed, "misread"))
         misread = with_misread_states(samples, self._recipe.data.misread, rng)
+        noted = with_wrong_notes(samples, random.Random(derive_seed(self._recipe.seed, "wrong notes")))
         rows = {
-            "reflector": map(reflector_row, samples, itertools.repeat(layout), heard),
+            "reflector": map(reflector_row, noted, itertools.repeat(layout), heard),
             "policy": map(policy_row, doubtful, itertools.repeat(layout), read),
             "policy-no-reflection": map(policy_row, misread, itertools.repeat(layout), unadvised),
         }

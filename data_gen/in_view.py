@@ -35,7 +35,7 @@ def words_in_view(
     states = [
         replace(
             each.state,
-            before=_before(each, episodes.get((each.task.id, each.seed)), layout),
+            before={**each.state.before, **_before(each, episodes.get((each.task.id, each.seed)), layout)},
             task_id=each.task.id,
             task_type=each.task.group,
         )

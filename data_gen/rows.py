@@ -23,6 +23,8 @@ from reflectrl.prompts.views import menu_view, view
 from reflectrl.rollout.image_files import with_images, without_images
 
 _HOLDERS = ("prompt",)
+WRONG_NOTES = 0.5
+"""Fraction of the negative samples that allow it whose reflector reads a wrong reflection of the step before."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,19 @@ def with_misread_states(samples: Sequence[Sample], fraction: float, rng: random.
         misread = replace(sample, reflection=other.reflection, action=other.action)
         found.append(misread if other.action in sample.menu else sample)
     return found
+
+
+def with_wrong_notes(samples: Sequence[Sample], rng: random.Random) -> list[Sample]:
+    """Give half of the negative samples that allow it another sample's reflection as the one of the step before.
+
+    A reflector that carries its words is so taught to correct a wrong note by what the state shows.
+    """
+    return [
+        replace(sample, previous=rng.choice(samples).reflection)
+        if sample.correctable and rng.random() < WRONG_NOTES
+        else sample
+        for sample in samples
+    ]
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -38,10 +38,22 @@ class Sample:
     rewards: tuple[float, ...] = field(default=(), metadata=ADDED)
     """(t,) rewards of the environment for the actions of ``past``; empty where no prompt shows them."""
 
+    previous: str = field(default="", metadata=ADDED)
+    """Reflection of the step before, which a reflector that carries its words reads; empty where there is none."""
+    correctable: bool = field(default=False, metadata=ADDED)
+    """True if the reflection follows from the state alone, so that a wrong one of the step before can be corrected."""
+
     @property
     def state(self) -> State:
         """The state without anybody's words."""
-        return State(self.observation, self.past, self.seed, visited=self.visited, rewards=self.rewards)
+        return State(
+            self.observation,
+            self.past,
+            self.seed,
+            visited=self.visited,
+            rewards=self.rewards,
+            before={"reflector": self.previous} if self.past else {},
+        )
 
 
 def past_states(visited: Iterable[Observation]) -> tuple[Observation, ...]:

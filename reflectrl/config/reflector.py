@@ -27,11 +27,29 @@ class ReflectorPlayerSection(Section):
     """Maximum number of cached reflections of a greedy model; 0 for none. A model in training has no cache."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of ``remote``."""
+    carry: bool = False
+    """Show the reflector its reflection of the step before, for it to rewrite: a memory of constant length, which the
+    policy reads in its latest form only. The expert's reflections then build on each other, too."""
 
     @property
     def temperature_at_play(self) -> float:
         """Sampling temperature outside of RLFT: ``temperature`` for a frozen reflector, 0 for one that RLFT trains."""
         return 0.0 if self.trained else self.temperature
+
+
+def check_carry(recipe: Recipe) -> None:
+    """Check that the reflector of a recipe with ``carry`` reads what it is shown.
+
+    Raises:
+        ValueError: it does not.
+
+    """
+    player = recipe.players.reflector.player
+    if recipe.players.reflector.carry and player in ("none", "expert"):
+        raise ValueError(
+            "players.reflector.carry shows the reflector its last reflection, but players.reflector.player is "
+            f"{player}, which reads none; set player to local, remote or self, or carry to false"
+        )
 
 
 def check_trained_reflector(recipe: Recipe) -> None:
@@ -52,6 +70,7 @@ def check_trained_reflector(recipe: Recipe) -> None:
         "sft.enabled=true, which teaches it first": recipe.sft.enabled,
         "an rlft section": rlft is not None,
         "prompt.action_mode=enumerated or thought_choice, not json": recipe.prompt.action_mode != "json",
+        "carry=false: a reflection that is sampled along with the action is not shown again": not settings.carry,
         "no players.corrector, which knows no reflections": recipe.players.corrector is None,
         "no rlft.terms.kl, which knows menus alone": rlft is None or rlft.terms.kl is None,
         "a memory whose key is observation or none: it speaks before the reflection is there": (

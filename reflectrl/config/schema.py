@@ -13,7 +13,7 @@ from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
 from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
 from reflectrl.config.model import ModelSection
-from reflectrl.config.reflector import ReflectorPlayerSection, check_trained_reflector
+from reflectrl.config.reflector import ReflectorPlayerSection, check_carry, check_trained_reflector
 from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
@@ -241,7 +241,8 @@ class Recipe(Section):
         memory = self.players.memory or self.eval.memory
         remembers = ("memory",) if memory is not None and memory.key == "picture" else ()
         images = tuple(role for role, seen in {**roles, **judges}.items() if seen is not None and seen.images)
-        return replace(self.prompt.layout(instructions), images=(*images, *remembers))
+        carry = self.players.reflector.carry
+        return replace(self.prompt.layout(instructions), images=(*images, *remembers), carry=carry)
 
     @property
     def reading_roles(self) -> tuple[str, ...]:
@@ -271,6 +272,7 @@ class Recipe(Section):
         self._check_rewards()
         self._check_thoughts()
         self._check_memory()
+        check_carry(self)
         if self.players.reflector.trained:
             check_trained_reflector(self)
         if self.model.images and "remote" in self.eval.policies:

@@ -44,7 +44,7 @@ _PLAIN = {
     "ModelSection": "images dtype quantization attn_implementation compute compile prefix_reuse",
     "MemoryPlayerSection": "embedder key key_match keep grows",
     "PlannerPlayerSection": "player",
-    "ReflectorPlayerSection": "player trained",
+    "ReflectorPlayerSection": "player trained carry",
     "CorrectorPlayerSection": "player tool images questions on_failure default",
     "RaterPlayerSection": "player include_actions labels scale images",
     "DataSection": "teacher trajectory",

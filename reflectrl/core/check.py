@@ -13,6 +13,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from reflectrl.core.ambiguous import ambiguous_states
 from reflectrl.core.border import called
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, passes
@@ -23,6 +24,8 @@ from reflectrl.core.starts import shared_starts
 from reflectrl.core.text import holds, shown
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
 
+PASTS = 4
+"""Number of tasks played to find equal texts that need different actions, for each episode played of a split."""
 STARTS = 16
 """Number of tasks of each split whose first states are compared, for each episode played of it."""
 
@@ -96,10 +99,11 @@ def _check_observation(env: NatLangEnv) -> Observation:
     return observation
 
 
-def _check_hints(env: NatLangEnv) -> None:
-    hints, shown = env.hints(), env.observation.full_text
+def _check_hints(env: NatLangEnv, previous: str | None) -> str | None:
+    """Check the hints after the ``previous`` reflection; return the present one."""
+    hints, shown = env.hints(previous), f"{env.observation.full_text}\n{previous or ''}"
     _need(
-        env.hints() == hints,
+        env.hints(previous) == hints,
         f"{env.name}: expert(), reflection(), spoiler(), mistaken() or secrets() differs when asked twice in a state; "
         "draw no random numbers there.",
     )
@@ -116,6 +120,7 @@ def _check_hints(env: NatLangEnv) -> None:
             f"{env.name}: read_thought() makes {reading} of the expert's own {hints.reflection!r}; expected that it is "
             "right and calls for a legal action or none.",
         )
+    return hints.reflection
 
 
 def _check_expert(env: NatLangEnv, task: Task) -> bool | None:
@@ -136,11 +141,12 @@ def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[t
     """Play one random episode, checking each step; ``hinted`` if hints are asked for, too."""
     rng = random.Random(seed)
     env.reset(seed=seed, options={"task": task})
+    reflection: str | None = None
     for count in range(env.horizon + 1):
         _need(count < env.horizon, f"{env.name}: an episode outlived its horizon of {env.horizon} steps.")
         before = _check_observation(env)
         if hinted:
-            _check_hints(env)
+            reflection = _check_hints(env, reflection)
         action = rng.choice(before.actions)
         _, reward, terminated, truncated, info = env.step(action)
         _need(
@@ -230,8 +236,8 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
     """Check ``env`` on up to ``episodes`` random tasks of each split, then with gymnasium's own checker.
 
     Returns:
-        Remarks on what is allowed: an expert that fails or does not always act, and splits with tasks that begin like
-        training tasks, of which up to 16 times ``episodes`` are compared.
+        Remarks on what is allowed: an expert that fails or does not always act, splits with tasks that begin like
+        training tasks, of which up to 16 times ``episodes`` are compared, and texts that need a memory.
 
     Raises:
         InvalidInput: a check failed; the message describes the first fault that was found.
@@ -267,7 +273,9 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
         if passes(error):
             raise
         raise InvalidInput(f"{env.name}: gymnasium's check_env says: {message_of(error)}") from error
-    return [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
+    ambiguity = ambiguous_states(env, episodes=PASTS * episodes, seed=0)
+    remarks = [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
+    return remarks if ambiguity is None else [*remarks, str(ambiguity)]
 
 
 def _remarks(expert: Sequence[bool | None]) -> list[str]:

@@ -9,11 +9,12 @@ or returns a value that no player can use, the error says where in the episode t
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -41,6 +42,12 @@ _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_rando
 _OF_THE_EPISODE = ("_task", "_seed", "_actions", "_observation")
 """Attributes of the base in an episode, which ``start`` must leave alone."""
 _ADVICE = "fix it, or set env.workers to 1 or more, so that a run survives failures and late steps (env.deadline_s)"
+
+
+@cache
+def _takes_previous(reflection: Callable[..., str | None]) -> bool:
+    """Return whether an author's ``reflection`` takes the reflection of the step before."""
+    return "previous" in inspect.signature(reflection).parameters
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,12 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return None
 
     def reflection(self) -> str | None:
-        """Return the expert's reflection on the last action and the current state."""
+        """Return the expert's reflection on the last action and the current state.
+
+        For a reflector that carries its words (``players.reflector.carry``), write ``reflection(self, previous: str |
+        None = None)``: it is then given the reflection of the step before, or ``None`` where there is none, and may
+        repeat what will be needed of it, so that a fact that a state showed once is not forgotten.
+        """
         action = self.expert()
         return None if action is None else f"Next: {action}."
 
@@ -264,8 +276,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """Number of actions played in this episode."""
         return len(self._actions)
 
-    def hints(self) -> Hints:
+    def hints(self, previous: str | None = None) -> Hints:
         """Return everything that the expert knows about the current state.
+
+        Args:
+            previous: the reflection of the step before, for an expert whose ``reflection`` takes it.
 
         Raises:
             EnvFailed: the expert raised, or returned an action off the menu or a text that no file can hold.
@@ -273,14 +288,16 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """
         observation = self.observation
         legal = None if self._ended else observation.actions
-        return self._call(self._hints, wrong=lambda hints: wrong_hints(hints, legal), asked=True)
+        return self._call(self._hints, previous, wrong=lambda hints: wrong_hints(hints, legal), asked=True)
 
     def reading(self, thought: str) -> Reading:
         """Return ``read_thought(thought)``; raise ``EnvFailed`` where that raises or returns something else."""
         return self._call(self.read_thought, thought, wrong=wrong_reading, asked=True)
 
-    def _hints(self) -> Hints:
-        return Hints(self.expert(), self.reflection(), self.spoiler(), self.mistaken(), phrases(self.secrets()))
+    def _hints(self, previous: str | None) -> Hints:
+        builds_on = {"previous": previous} if _takes_previous(type(self).reflection) else {}
+        reflection = self.reflection(**builds_on)
+        return Hints(self.expert(), reflection, self.spoiler(), self.mistaken(), phrases(self.secrets()))
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode, for ``restore``."""

@@ -54,12 +54,13 @@ class Agent:
         seed: int = 0,
         visited: Sequence[Observation] = (),
         rewards: Sequence[float] = (),
+        before: Mapping[str, str] = MappingProxyType({}),
     ) -> Move:
         """Let the frozen players speak, then choose, as ``rollout`` does for each step of an episode.
 
         With the seed of an episode, and after its first step the planner's words of that step in ``said``, an agent
         plays the steps of ``rollout``. A planner or memory knows less here: neither the id and group of the task nor
-        the words of the step before.
+        the policy's thought at the step before.
 
         Args:
             observation: the state, with its legal actions.
@@ -69,13 +70,16 @@ class Agent:
             visited: the states in which the actions of ``past`` were chosen, for an agent whose prompts show them
                 (``prompt.history``); others do not read them.
             rewards: the rewards of these actions, likewise.
+            before: words of the step before by role; needed of a reflector that carries them
+                (``players.reflector.carry``).
 
         Raises:
             InvalidInput: a state that no environment may show or that is too long for the model, other numbers of
-                actions, states and rewards before it, words of a role that the agent does not have, or none of a player that only an environment can answer for (the expert).
+                actions, states and rewards before it, words of a role that the agent does not have, none of a player
+                that only an environment can answer for (the expert), or none of the step before where they are needed.
 
         """
-        state = self.state(observation, past, said=said, seed=seed, visited=visited, rewards=rewards)
+        state = self.state(observation, past, said=said, seed=seed, visited=visited, rewards=rewards, before=before)
         return self.play([state])[0]
 
     def state(
@@ -87,6 +91,7 @@ class Agent:
         seed: int = 0,
         visited: Sequence[Observation] = (),
         rewards: Sequence[float] = (),
+        before: Mapping[str, str] = MappingProxyType({}),
     ) -> State:
         """Check a state from outside and describe it to ``play``; arguments and errors are those of ``act``."""
         if not isinstance(observation, Observation):
@@ -96,7 +101,7 @@ class Agent:
         if isinstance(past, str) or not all(isinstance(action, str) for action in past):
             raise InvalidInput(f"past={past!r} was given; expected the actions before the state, a list of texts.")
         roles = [seat.role for seat in self.seats]
-        if unknown := [role[:60] for role in said if role not in roles]:
+        if unknown := [role[:60] for role in (*said, *before) if role not in roles]:
             raise InvalidInput(f"words of the role {unknown[0]!r} were given; {nearest(unknown[0], roles)}")
         silent = [seat.role for seat in self.seats if isinstance(seat.player, ReadsHints) and seat.role not in said]
         if silent:
@@ -104,13 +109,26 @@ class Agent:
                 f"{self.who} was trained with the words of the expert as {' and '.join(silent)}, who knows nothing of "
                 "a state from elsewhere; give these words along with it."
             )
+        if self.layout.carry and past and not {"reflector"} & {*said, *before}:
+            raise InvalidInput(
+                f"the reflector of {self.who} reads its reflection of the step before, but none was given with "
+                f"{len(past)} past actions; give it as before, by its role 'reflector'."
+            )
         recent = self.layout.recent
         read = {"visited": recent.show == "transitions", "rewards": recent.reward}
         for name, given in {"visited": visited, "rewards": rewards}.items():
             if len(given) != len(past) and (read[name] or given):
                 wanted = "one for each past action" + ("" if read[name] else ", or none: this agent does not read them")
                 raise InvalidInput(f"{len(given)} {name} were given with {len(past)} past actions; expected {wanted}.")
-        return State(observation, tuple(past), seed, dict(said), visited=tuple(visited), rewards=tuple(rewards))
+        return State(
+            observation,
+            tuple(past),
+            seed,
+            dict(said),
+            visited=tuple(visited),
+            rewards=tuple(rewards),
+            before=dict(before),
+        )
 
     def play(self, states: Sequence[State]) -> list[Move]:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""

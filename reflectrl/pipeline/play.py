@@ -17,7 +17,7 @@ from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
-from reflectrl.prompts import PromptFormat
+from reflectrl.prompts import History, PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
 
@@ -71,7 +71,7 @@ def _game(
     who: str,
     policy: Policy,
     reflector: Player | None,
-    history: int = PromptFormat.history,
+    history: int | History = PromptFormat.history,
 ) -> Game:
     env = make_env(name, **options)
     header = Header(name, options, PromptFormat(env.instructions, history=history))

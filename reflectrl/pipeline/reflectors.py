@@ -45,8 +45,11 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
 def _prompt(recipe: Recipe) -> str:
     """Describe the settings of a reflector's prompts, which never show a menu."""
-    section = recipe.prompt
-    return f"{recipe.env.name!r} with instructions={section.instructions} and history={section.layout('').history!r}"
+    layout = recipe.layout("")
+    carried = " and carried words" if layout.carry else ""
+    return (
+        f"{recipe.env.name!r} with instructions={recipe.prompt.instructions} and history={layout.history!r}{carried}"
+    )
 
 
 def check_reflectors(recipe: Recipe) -> None:

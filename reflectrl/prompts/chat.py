@@ -7,13 +7,18 @@ from collections.abc import Sequence
 
 from reflectrl.core.chat import DECORATION, BadReply, Messages, PicturedChat
 from reflectrl.prompts.menu import Menu
-from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.prompt import CARRIED_CUE, Prompt
 from reflectrl.prompts.views import View
 
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
     "next, in one paragraph of at most 50 words. Answer with the reflection only."
 )
+KEEP = (
+    f"After `{CARRIED_CUE}` stands your reflection of the step before, which nobody will see again: say once more "
+    "whatever in it will still be needed, and correct what has proved wrong."
+)
+"""What a reflector that carries its words is told besides."""
 POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."
@@ -28,7 +33,9 @@ LISTED_ROLE = (
 
 def reflector_chat(prompt: Prompt) -> Messages:
     """Return the chat that asks for a reflection on a reflector's prompt; raise as ``Prompt.as_text`` does."""
-    return [{"role": "system", "content": REFLECTOR_ROLE}, {"role": "user", "content": prompt.as_text()}]
+    carries = any(line.startswith(CARRIED_CUE) for line in prompt.said.splitlines())
+    role = f"{REFLECTOR_ROLE} {KEEP}" if carries else REFLECTOR_ROLE
+    return [{"role": "system", "content": role}, {"role": "user", "content": prompt.as_text()}]
 
 
 def plain_prompt(chat: Messages, cue: str, menu: Menu | None = None) -> Prompt:

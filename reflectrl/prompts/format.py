@@ -2,15 +2,16 @@
 
 Parts that are constant over an episode come first and those that change come last, so that key-value states can be
 shared: instructions, task, history, state, words of other players, menu. The policy's prompt without its menu is then
-the reflector's. With ``menu="first"``, the actions that are nearly always legal follow the task, and only the part of
-the menu that depends on the state comes last.
+the reflector's, except for the line in which a reflector reads its own last words (``carry``). With ``menu="first"``,
+the actions that are nearly always legal follow the task, and only the part of the menu that depends on the state comes
+last.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -18,12 +19,21 @@ from annotated_types import Ge
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.types import ADDED
 from reflectrl.prompts.menu import Menu, make_menu
-from reflectrl.prompts.prompt import MEMORY_CUE, Prompt, unpictured
+from reflectrl.prompts.prompt import CARRIED_CUE, MEMORY_CUE, Prompt, unpictured
 
 PAST_CUE = "Past:"
 REFLECTION_CUE = "Reflection:"
-CUES = {"planner": "Plan:", "memory": MEMORY_CUE, "reflector": REFLECTION_CUE, "policy": "Thought:"}
+CARRIED = "reflector before"
+"""Stands for the reflector at the step before among the roles whose words a prompt shows."""
+CUES = {
+    "planner": "Plan:",
+    "memory": MEMORY_CUE,
+    CARRIED: CARRIED_CUE,
+    "reflector": REFLECTION_CUE,
+    "policy": "Thought:",
+}
 """Cue of each role: the beginning of the prompt line that shows its words."""
 ACTION_CUE = "Action:\n"
 """Cue of the policy; after the newline the label is a separate token, as at the start of its line in the menu."""
@@ -78,6 +88,8 @@ class PromptFormat(PromptLayout):
     """Text at the beginning of every prompt; empty for none."""
     images: tuple[str, ...] = ()
     """Roles that see the pictures of a state in place of its text."""
+    carry: bool = field(default=False, metadata=ADDED)
+    """Show the reflector its reflection of the step before."""
 
     def __post_init__(self) -> None:
         """Write a history of actions alone as their number, so that equal layouts are equal records."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from reflectrl.core import Hints
 from reflectrl.core.chat import BadReply, LabelChat, Messages
 from reflectrl.core.text import holds
-from reflectrl.prompts.chat import read_reflection
+from reflectrl.prompts.chat import KEEP, read_reflection
 from reflectrl.prompts.discretion import claims, leaks, repeats
 from reflectrl.prompts.menu import Menu
-from reflectrl.prompts.prompt import unreadable
+from reflectrl.prompts.prompt import CARRIED_CUE, unreadable
 from reflectrl.prompts.spoilers import named, quoted
 from reflectrl.prompts.views import View
 
@@ -48,6 +48,8 @@ class TeacherPrompts:
 
     instructions: str
     """Rules of the environment; a teacher always reads them, even if the local players' prompts leave them out."""
+    carry: bool = False
+    """Show the reflection of the step before, which the local reflector reads, too."""
 
     def reflect(self, seen: View, *, spoiler: str | None = None, mistaken: bool | None = False) -> Messages:
         """Return the chat that asks for a reflection.
@@ -67,10 +69,12 @@ class TeacherPrompts:
         task = f"{seen.observation.task}\n" if seen.observation.task else ""
         history = "".join(seen.prompt.history)
         note = f"{NOTE}: {spoiler}\n" if spoiler else ""
+        keep = f" {KEEP}" if self.carry else ""
+        before = f"{CARRIED_CUE} {seen.before.get('reflector', '')}".rstrip() + "\n" if self.carry else ""
         request = PERHAPS_MISTAKEN if mistaken is None else MISTAKEN if mistaken else REFLECT
         return [
-            {"role": "system", "content": f"{role}\n\n{self.instructions}".rstrip()},
-            {"role": "user", "content": f"{task}{history}{seen.observation.text}\n\n{note}{request}"},
+            {"role": "system", "content": f"{role}{keep}\n\n{self.instructions}".rstrip()},
+            {"role": "user", "content": f"{task}{history}{seen.observation.text}\n{before}\n{note}{request}"},
         ]
 
     @staticmethod

@@ -3,7 +3,7 @@
     role        when            state  past  menu  words of others               also
     planner     episode_start   yes    yes   no    none                          task's id and kind
     memory      before_act      yes    yes   no    planner, reflector            task's id and kind, words before
-    reflector   before_act      yes    yes   no    planner, memory
+    reflector   before_act      yes    yes   no    planner, memory               its words before, if it carries them
     policy      the act         yes    yes   yes   planner, memory, reflector
     corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
     rater       episode_end     last   all   no    none                          every state, and the one at the end
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
-from reflectrl.prompts.format import PromptFormat
+from reflectrl.prompts.format import CARRIED, PromptFormat
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import Prompt, unreadable
 
@@ -68,7 +68,8 @@ class State:
     reading: Reading | None = None
     """Judgement of the environment on the policy's thought; read by correctors that read hints."""
     before: Mapping[str, str] = field(default_factory=dict)
-    """Words of the previous step by role, the policy's thought included; read by memories only."""
+    """Words of the previous step by role, the policy's thought included; read by memories, and by reflectors that
+    carry their words."""
     task_id: str = ""
     """Id of the task, empty if unknown; a memory or planner leaves out episodes of the same task."""
     task_type: str = ""
@@ -94,7 +95,8 @@ class View:
     last: Observation | None = None
     """Observation after the last action, for a rater; ``None`` if it is unknown."""
     before: Mapping[str, str] = field(default_factory=dict)
-    """Words of the memory and thought of the policy at the previous step, for a memory."""
+    """Words of the memory and thought of the policy at the previous step, for a memory; words of the reflector, for a
+    reflector that carries them."""
     task_id: str = ""
     """Id of the task, for a memory or planner; empty if unknown."""
     task_type: str = ""
@@ -124,16 +126,18 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     if reads_text and not state.observation.text.strip() and state.observation.images:
         raise unreadable()
     said = _seen(role, state)
+    before = _words_before(role, layout, state)
+    carried = {CARRIED: before.get("reflector", "")} if role == "reflector" and layout.carry else {}
     recalls = role in ("planner", "memory")
     return View(
-        _prompt(role, layout, state, said),
+        _prompt(role, layout, state, {**said, **carried}),
         state.observation,
         state.past,
         said,
         state.hints if hints else None,
         visited=state.visited if role == "rater" else (),
         last=state.last if role == "rater" else None,
-        before=_words_before(state) if role == "memory" else {},
+        before=before,
         task_id=state.task_id if recalls else "",
         task_type=state.task_type if recalls else "",
     )
@@ -160,8 +164,9 @@ def _prompt(role: str, layout: PromptFormat, state: State, said: Mapping[str, st
     return layout.prompt(role, state.observation, state.past, said, menu, visited=state.visited, rewards=state.rewards)
 
 
-def _words_before(state: State) -> dict[str, str]:
-    return {role: state.before[role] for role in ("memory", "policy") if role in state.before}
+def _words_before(role: str, layout: PromptFormat, state: State) -> dict[str, str]:
+    read = {"memory": ("memory", "policy"), "reflector": ("reflector",) if layout.carry else ()}
+    return {other: state.before[other] for other in read.get(role, ()) if other in state.before}
 
 
 def _seen(role: str, state: State) -> dict[str, str]:

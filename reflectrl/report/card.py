@@ -215,8 +215,8 @@ def _settings(recipe: Recipe) -> Iterator[str]:
         "policy": _player(recipe.model),
         "reflector": _player(recipe.reflector_model or recipe.model) if local else "",
         "prompts": (
-            f"{recent.steps} past {recent.show}{' with rewards' * recent.reward}, labels: {recipe.prompt.labels}, menu: "
-            f"{recipe.prompt.menu}"
+            f"{recent.steps} past {recent.show}{' with rewards' * recent.reward}, labels: {recipe.prompt.labels}, "
+            f"menu: {recipe.prompt.menu}"
         ),
         "sft": f"up to {sft.policy.steps} steps, learning rate {sft.policy.learning_rate:g}" if sft.enabled else "none",
         "rlft": f"{rlft.episodes} episodes an update, learning rate {rlft.learning_rate:g}" if rlft else "none",

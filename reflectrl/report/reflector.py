@@ -151,7 +151,7 @@ def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, tau
         prompt = view("reflector", layout, state).prompt.text
         best, action = hints.action, turn.decision.action
         env.step(action)
-        hints = env.hints()
+        hints = env.hints(turn.reflection if layout.carry else None)
         yield Step(
             prompt in taught,
             said == wanted,

@@ -79,6 +79,10 @@ class _Slot:
             task_type=task.group,
         )
 
+    def asking(self, layout: PromptFormat) -> AskHints:
+        """Return the request for the expert's hints, who is told what the reflector said before, if that is carried."""
+        return AskHints(self.before.get("reflector") if layout.carry else None)
+
     def ask(self) -> None:
         """Read the expert's hints for the current state."""
         self.hints = self.read()
@@ -216,7 +220,7 @@ def _step(
 ) -> list[_Slot]:
     """Play one step in each of ``slots`` while those of ``joining`` reset; return the slots that played the step."""
     if reads_hints(policy, seats):
-        _send(slots, [AskHints()] * len(slots))
+        _send(slots, [slot.asking(layout) for slot in slots])
         slots = _each(_Slot.ask, slots)
     unsent = [slot for slot in joining if slot.pending is None]
     _send(unsent, [slot.episode.reset for slot in unsent])  # after the hints, which would otherwise wait for the resets
@@ -248,7 +252,7 @@ def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequenc
     if not cut:
         return
     if reads_hints(policy, acting(seats)):
-        _send(cut, [AskHints()] * len(cut))
+        _send(cut, [slot.asking(layout) for slot in cut])
         cut = _each(_Slot.ask, cut)
     moves = play_turn([slot.state for slot in cut], policy=policy, seats=acting(seats), layout=layout)
     for slot, move in zip(cut, moves, strict=True):

@@ -221,6 +221,7 @@ def _with_scores(trajectory: Trajectory, role: str, words: Utterance) -> Traject
 def states_of(trajectory: Trajectory) -> Iterator[State]:
     """Yield the state of each turn as the policy saw it, from the record alone, without asking any player."""
     said: dict[str, str] = {}
+    before: dict[str, str] = {}
     task, actions, rewards = trajectory.task, trajectory.actions, trajectory.rewards
     visited = tuple(turn.observation for turn in trajectory.turns)
     for step, turn in enumerate(trajectory.turns):
@@ -232,9 +233,11 @@ def states_of(trajectory: Trajectory) -> Iterator[State]:
             dict(said),
             visited=visited[:step],
             rewards=rewards[:step],
+            before=before,
             task_id=task.id,
             task_type=task.group,
         )
+        before = {role: words.text for role, words in turn.said.items()}
 
 
 def policy_views(trajectory: Trajectory, layout: PromptFormat) -> list[MenuView]:

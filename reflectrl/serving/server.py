@@ -242,6 +242,7 @@ class Handlers:
             "greedy": agent.greedy,
             "max_actions": agent.max_actions,
             "history": asdict(agent.layout.recent),
+            "carry": agent.layout.carry,
             "waiting": self._players.waiting,
             "version": __version__,
         }
@@ -250,7 +251,8 @@ class Handlers:
         """Reflect on a state and choose an action."""
         shown = slice(max(len(request.history) - self._agent.layout.recent.steps, 0), None)
         past = (*request.history[shown], *request.visited[shown])
-        texts = (request.observation, request.task, *request.actions, *request.common, *past, *request.said.values())
+        words = (*request.said.values(), *request.before.values())
+        texts = (request.observation, request.task, *request.actions, *request.common, *past, *words)
         self._check_size(422, texts)
         observation = Observation(
             request.observation, tuple(request.actions), request.task, common=tuple(request.common)
@@ -263,6 +265,7 @@ class Handlers:
                 seed=_seed(request.seed),
                 visited=[Observation(text, ()) for text in request.visited],
                 rewards=request.rewards,
+                before=request.before,
             )
         except InvalidInput as error:
             raise RequestRefused(422, str(error)) from error

@@ -83,6 +83,9 @@ class ActRequest(Request):
     agents whose prompts show them (prompt.history), as /health says."""
     rewards: list[float] = []
     """Rewards of these actions, likewise."""
+    before: dict[Text, Text] = {}
+    """Words of the step before by role, as its reply had them in ``said``; for agents whose reflector reads its own
+    (players.reflector.carry), as /health says."""
     said: dict[Text, Text] = {}
     """Words by role, used instead of asking that player, e.g. the planner's in the first reply of the episode."""
     seed: int | None = None

@@ -202,7 +202,7 @@ def _send(worker: WorkerProcess, pending: Sequence[Pending]) -> None:
     worker.send([call for each in pending for call in each.calls()])
 
 
-def _call(env: NatLangEnv, request: Request) -> Any:
+def _call(env: NatLangEnv, request: EpisodeRequest) -> Any:
     """Call the method of an environment that belongs to a request."""
     match request:
         case Reset(task=task, seed=seed):
@@ -211,7 +211,8 @@ def _call(env: NatLangEnv, request: Request) -> Any:
             return env.step(action)
         case AskReading(thought=thought):
             return env.reading(thought)
-    return env.hints()
+        case AskHints(previous=previous):
+            return env.hints(previous)
 
 
 class WorkerEnv(NatLangEnv):
@@ -279,17 +280,17 @@ class WorkerEnv(NatLangEnv):
         self._seen = played.observation
         return played.outcome
 
-    def _hints(self) -> Hints:
-        hints: Hints = self._ask(AskHints())  # all in one request
+    def _hints(self, previous: str | None) -> Hints:
+        hints: Hints = self._ask(AskHints(previous))  # all in one request
         return hints
 
     def expert(self) -> str | None:
         """Return the action of the inner expert."""
         return self.hints().action
 
-    def reflection(self) -> str | None:
+    def reflection(self, previous: str | None = None) -> str | None:
         """Return the reflection of the inner expert."""
-        return self.hints().reflection
+        return self.hints(previous).reflection
 
     def read_thought(self, thought: str) -> Reading:
         """Return the inner environment's reading of a policy's thought."""

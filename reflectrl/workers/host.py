@@ -108,8 +108,8 @@ def _answer(envs: dict[int, NatLangEnv], number: int, request: Request) -> Any:
             _, reward, ended, _, info = env.step(action)
             outcome = Outcome(reward, ended, info["success"], info["illegal"])
             return Played(outcome, env.observation)
-        case AskHints():
-            return env.hints()
+        case AskHints(previous=previous):
+            return env.hints(previous)
         case AskReading(thought=thought):
             return env.reading(thought)
     del envs[number]

@@ -63,6 +63,9 @@ class Step(Message, frozen=True):
 class AskHints(Message, frozen=True):
     """Ask the expert about the present state; answered by ``Hints``."""
 
+    previous: str | None = None
+    """Reflection of the step before, which the expert's builds on; ``None`` without one."""
+
 
 class AskReading(Message, frozen=True):
     """Ask about a policy's thought; answered by ``Reading``."""

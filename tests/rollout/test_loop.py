@@ -116,9 +116,9 @@ class Breaking(DangerousTaxi):
         self.breaks("act")
         return super().act(action)
 
-    def hints(self):
+    def hints(self, previous=None):
         self.breaks("hints")
-        return super().hints()
+        return super().hints(previous)
 
 
 @pytest.mark.parametrize("where", ["start", "act", "hints"])

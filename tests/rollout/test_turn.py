@@ -353,10 +353,10 @@ def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap
 class Silent(NumberLine):
     """Environment whose expert fails in the state in which the time runs out."""
 
-    def hints(self):
+    def hints(self, previous=None):
         if self.steps == 2:
             raise EpisodeFailed("broken")
-        return super().hints()
+        return super().hints(previous)
 
 
 def test_an_episode_whose_expert_fails_where_it_was_truncated_ends_without_a_value():
