@@ -47,9 +47,7 @@ def _prompt(recipe: Recipe) -> str:
     """Describe the settings of a reflector's prompts, which never show a menu."""
     layout = recipe.layout("")
     carried = " and carried words" if layout.carry else ""
-    return (
-        f"{recipe.env.name!r} with instructions={recipe.prompt.instructions} and history={layout.history!r}{carried}"
-    )
+    return f"{recipe.env.name!r} with instructions={recipe.prompt.instructions} and history={layout.history!r}{carried}"
 
 
 def check_reflectors(recipe: Recipe) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pictured import PICTURES, Pictured
+from records import prompts_of
 from scripted_endpoint import ScriptedEndpoint
 
 from reflectrl.config import Recipe
@@ -172,6 +173,28 @@ def test_enough_demonstrations_need_no_teacher_and_have_the_layout_of_the_recipe
     assert bare.prompt.text == before + menu
     assert sample.menu["AB".index(acted.completion)] == sample.action
     assert acted.completion == bare.completion
+
+
+def test_past_states_rewards_and_words_are_kept_and_a_file_without_them_is_refused_where_prompts_show_them(
+    shown: Path, tmp_path: Path
+) -> None:
+    showing: dict[str, Any] = {
+        "prompt": {"history": {"show": "transitions", "reward": True}},
+        "players": {"reflector": {"carry": True}},
+    }
+    generate(recipe(shown, samples=20, **showing), tmp_path / "run")
+    rows = {row.prompt.text for row in read_rows(tmp_path / "run" / "sft" / "reflector.jsonl")}
+    layout = recipe(**showing).layout("")
+    assert rows <= {mine.text for each in played(12) for mine, _ in prompts_of(each, layout)}
+    lines = [json.loads(line) for line in shown.read_text(encoding="utf-8").splitlines()]
+    for line in lines[1:]:
+        del line["visited"], line["rewards"], line["previous"], line["correctable"]  # as an earlier version wrote them
+    shown.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    generate(recipe(shown, samples=20), tmp_path / "other")
+    with pytest.raises(
+        InvalidInput, match=r"line 3 has 0 visited for 1 past actions.*prompt.history.*play the episodes"
+    ):
+        generate(recipe(shown, samples=20, **showing), tmp_path / "refused")
 
 
 def test_a_chat_teacher_is_asked_only_for_what_is_missing(

@@ -43,6 +43,16 @@ def test_a_run_whose_states_grow_too_long_is_warned_before_and_comes_to_its_end(
 
 
 @pytest.mark.slow
+def test_past_states_that_do_not_fit_together_with_the_present_one_are_named_with_what_is_left_out(tmp_path, caplog):
+    past = "prompt.history={steps: 9, show: transitions}"
+    play_stages(recipe(tmp_path, "env.options={path: false}", past), tmp_path / "run", "gen-data", "sft")
+    assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
+    assert all(
+        "of the 9 past states that prompt.history shows, the oldest will be left out" in w for w in warnings(caplog)
+    )
+
+
+@pytest.mark.slow
 def test_a_memory_of_the_evaluation_that_is_too_long_is_named_before_it_begins(tmp_path, caplog):
     play_stages(small_recipe(*SHORT, "eval.memory={max_chars: 4000}"), tmp_path / "run")
     assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
