@@ -127,8 +127,11 @@ class Run:
 
         return report([self.path], out)
 
-    def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool = True) -> Agent:
-        """Load the players that the run has trained, by default with the policy of the last finished training stage."""
+    def agent(self, policy: Literal["policy", "policy-sft"] | None = None, *, greedy: bool | None = None) -> Agent:
+        """Load the players that the run has trained, by default with the policy of the last finished training stage.
+
+        If ``greedy`` is absent, the policy chooses or draws its actions, by what did better in validation.
+        """
         from reflectrl.pipeline.agent import load_agent
 
         return load_agent(self.path, policy=policy, greedy=greedy)

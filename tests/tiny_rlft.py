@@ -58,6 +58,7 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "gamma": 0.9,
         "max_length": MAX_LENGTH,
         "use_cpu": True,
+        "validation": None,
     }
     settings = {**defaults, **options}
     objective = terms(settings)

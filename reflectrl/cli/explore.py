@@ -70,7 +70,8 @@ def explore(
         typer.Option("--page", help="Entries of a folder shown at a time; 20, or as the run was trained."),
     ] = None,
     greedy: Annotated[
-        bool | None, typer.Option("--greedy/--sample", help="A run's most probable command (default), or a draw.")
+        bool | None,
+        typer.Option("--greedy/--sample", help="A run's most probable command, or a draw; default: by validation."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="With --sample: random seed of the draws; 0 if absent.")
@@ -116,7 +117,7 @@ def explore(
         from reflectrl.pipeline.explore import explore as play
 
         hosts = allow_host or ()
-        players = _players(run, model, base_url, api_key_env, expert, greedy=greedy is not False, hosts=hosts)
+        players = _players(run, model, base_url, api_key_env, expert, greedy=greedy, hosts=hosts)
         watcher = _Watcher(question, players, screen, menus=any(value is not None for value in (run, model, expert)))
         given_options = {"horizon": steps, "page": page}
         options = {name: value for name, value in given_options.items() if value is not None}
@@ -200,7 +201,7 @@ def _players(
     api_key_env: str | None,
     file: str | None,
     *,
-    greedy: bool,
+    greedy: bool | None,
     hosts: Collection[str],
 ) -> ExplorePlayers:
     from reflectrl.pipeline.explore import chat_model, expert, person, trained

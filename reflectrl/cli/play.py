@@ -42,9 +42,10 @@ def play(
     policy: Annotated[
         str | None, typer.Option("--policy", help="Policy of the run: policy-sft or policy; default: the later one.")
     ] = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Sample the run's actions; default: the most probable.")
-    ] = False,
+    greedy: Annotated[
+        bool | None,
+        typer.Option("--greedy/--sample", help="The run's most probable action, or a draw; default: by validation."),
+    ] = None,
     task: Annotated[str | None, typer.Option("--task", metavar="ID", help="Task to play; default: sampled.")] = None,
     split: Annotated[str | None, typer.Option("--split", help="Task split to play; default: train.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 0,
@@ -70,7 +71,11 @@ def play(
     """
     others = {"--expert": expert, "--random": chance, "--run": run is not None}
     _check_together(others, {"--watch": watch is not None, "--step": step}, hints=hints)
-    of_runs = {"--policy": policy is not None, "--sample": sample, "--allow-host": bool(allow_host)}
+    of_runs = {
+        "--policy": policy is not None,
+        "--greedy/--sample": greedy is not None,
+        "--allow-host": bool(allow_host),
+    }
     for option, given in of_runs.items():
         check_belongs(option, "--run", given=given, owner_given=run is not None)
     if watch is not None and not 0 <= watch <= MAX_PAUSE_S:
@@ -86,7 +91,7 @@ def play(
 
         name, options = _environment(environment or [])
         if run is not None:
-            game = stage.trained(run, name, options, policy=policy, greedy=not sample, hosts=allow_host or ())
+            game = stage.trained(run, name, options, policy=policy, greedy=greedy, hosts=allow_host or ())
         elif name is None:
             raise InvalidInput(
                 "no environment was given; expected a name (`reflectrl check-env --list` prints them all), or --run."

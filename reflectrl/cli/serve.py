@@ -27,8 +27,9 @@ def serve(
         typer.Option("--policy", help="policy (after RLFT) or policy-sft; default: the later one."),
     ] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy/--sample", help="Choose the most probable action (default), or sample.")
-    ] = True,
+        bool | None,
+        typer.Option("--greedy/--sample", help="Choose the most probable action, or sample; default: by validation."),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     served_as: Annotated[
         list[str] | None,

@@ -210,19 +210,16 @@ def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
 
 
 def _nothing_to_evaluate(recipe: Recipe, env: NatLangEnv) -> Iterator[str]:
-    """Yield why there is nothing to evaluate or validate on, unless the environment's data is not here."""
-    asked = {split: "eval.split" for split in recipe.eval.splits if split in env.splits}
-    if recipe.rlft is not None and recipe.rlft.validation is not None:
-        asked.setdefault("validation", "rlft.validation")
+    """Yield why there is nothing to evaluate on, unless the environment's data is not here."""
     prefixes = tuple(recipe.eval.tasks)
-    for split, key in asked.items():
+    for split in (split for split in recipe.eval.splits if split in env.splits):
         try:
             ids = [task.id for task in env.any_tasks(split)]
         except InvalidInput:
             continue
         if not ids:
-            yield f"{key}: environment {recipe.env.name!r} has no tasks in split {split!r}; choose another split."
-        elif key == "eval.split" and prefixes and not any(each.startswith(prefixes) for each in ids):
+            yield f"eval.split: environment {recipe.env.name!r} has no tasks in split {split!r}; choose another split."
+        elif prefixes and not any(each.startswith(prefixes) for each in ids):
             yield f"eval.tasks: no task of split {split!r} begins with one of them; {nearest(prefixes[0], ids)}"
 
 

@@ -215,16 +215,24 @@ class Terms:
 
 @settings()
 class Validation:
-    """Validation during training, always on the same tasks of split ``validation`` with the same seeds."""
+    """Validation during training, always on the same tasks of split ``validation`` with the same seeds.
 
-    every: Count = 10
-    """Number of iterations between validations; the last iteration of a stage is validated as well."""
-    episodes: Count = 60
-    """Number of episodes with sampled actions; the tasks are played in turn, in the environment of the stage."""
+    The weights that training begins with are validated first in each stage, and the environment's expert, if it has
+    one, plays the same episodes. A stage ends early if sampled success is at least the expert's in two validations
+    running, and the return has made 95 % of the way to the expert's.
+    """
+
+    every: Count | None = None
+    """Number of iterations between validations; absent: so many that validations play about a fifth as many episodes as
+    training. The last iteration of a stage is validated as well."""
+    episodes: Count = 64
+    """Number of episodes, which take the tasks in turn, in the environment of the stage."""
     greedy: bool = True
-    """Also play each validation task once with the most probable action."""
-    patience: Count | None = None
-    """Number of consecutive validations without a new best after which the stage ends; absent: never."""
+    """Also play the same episodes with the most probable action. It decides how the trained policy is played later:
+    with sampled actions if their success is more than 5 points higher, and else with the most probable ones."""
+    patience: Count | None = 8
+    """Number of consecutive validations without a new best after which the stage ends; null: never. It is not counted
+    while no validation episode has succeeded."""
 
 
 @settings(frozen=False)
@@ -315,11 +323,13 @@ class RLFTSettings:
     without importance weights, but only where their advantage is positive (self-imitation, Oh et al., 2018), and in the
     policy's term alone. They are drawn like tasks (``task_priority``), so that tasks which the policy is forgetting
     return first."""
-    validation: Validation | None = None
-    """Validation during training; absent: none, and the validation tasks are never read."""
-    keep: Literal["last", "best"] = "last"
-    """Weights at the end of training: the last ones, or those with the highest success rate of sampled validation
-    episodes in the last stage, the latest if several are equal."""
+    validation: Validation | None = field(default_factory=Validation)
+    """Validation during training; null: none, and the validation tasks are never read. An environment without such
+    tasks is trained without it."""
+    keep: Literal["last", "best"] = "best"
+    """Weights at the end of training: the last ones, as always without a validation, or those with the highest success
+    rate of sampled validation episodes in the last stage, the weights that training began with among them; if several
+    are equal, those with the highest mean return, and then the latest."""
     ema: Fraction = 0.0
     """Decay per update of an exponential average of the weights, which is validated and is the result of training; 0
     for none. Rollouts and updates use the weights themselves."""
@@ -332,8 +342,8 @@ class RLFTSettings:
         Raises:
             InvalidInput: several updates per batch without ``terms.ppo``, a limit between updates for a single one, a
                 value term without ``baseline: value`` or the reverse, incomplete groups or groups of one, a replay
-                buffer that is never filled, never used or does not suit the baseline, ``keep: best`` without a
-                validation, or a setting that its baseline does not use.
+                buffer that is never filled, never used or does not suit the baseline, or a setting that its baseline
+                does not use.
 
         """
         if self.updates_per_iteration > 1 and self.terms.ppo is None:
@@ -374,8 +384,6 @@ class RLFTSettings:
                 f"replay_size={self.replay_size} was given with baseline={self.baseline}, which compares episodes that "
                 "the same policy played; expected baseline none, batch or value, or no replay"
             )
-        if self.keep == "best" and self.validation is None:
-            raise InvalidInput("keep: best needs a validation that says which is best, e.g. validation: {every: 10}")
 
     @property
     def updates_per_iteration(self) -> int:

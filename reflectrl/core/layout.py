@@ -41,6 +41,8 @@ REFLECTOR_RLFT = "reflector-rlft"
 """Reflector that RLFT trained along with the policy."""
 POLICY_SFT = "policy-sft"
 POLICY = "policy"
+VALIDATED = "validation.json"
+"""File beside a policy's weights: its ``Validated``."""
 IMAGES = "trajectories/images"
 """Folder of the pictures of recorded episodes."""
 METRICS = "metrics.jsonl"
@@ -84,11 +86,12 @@ PLAYER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "chat_template.jinja",
+    VALIDATED,
     "configuration_*.py",
     "modeling_*.py",
     "tokenization_*.py",
 )
-"""Patterns of the files of a saved model and its tokenizer, as transformers and peft name them."""
+"""Patterns of the files of a saved model and its tokenizer, as transformers and peft name them, and its validation."""
 
 _TRAJECTORIES = "trajectories"
 _ROWS = tuple(f"sft/{kind}.jsonl" for kind in ("reflector", "policy", "policy-no-reflection"))

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
-from reflectrl.core.layout import POLICIES
+from reflectrl.core.layout import POLICIES, saved_player
 from reflectrl.core.promises import wrong_observation
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -21,9 +21,10 @@ from reflectrl.players import Player, Policy, ReadsHints, Seat
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
+from reflectrl.rollout.validated import Validated, read_validated, way_to_play
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Agent:
     """The trained players of a run, which can play states from any source."""
 
@@ -39,11 +40,22 @@ class Agent:
     """Folder of the policy: ``policy`` (after RLFT) or ``policy-sft``."""
     greedy: bool
     """True if the policy plays its most probable action, False if it draws one."""
+    validated: Validated | None
+    """How its weights did in validation, which has decided ``greedy`` unless that was given; ``None`` if unknown."""
     policy: Policy
     seats: tuple[Seat, ...]
     """The frozen players."""
     tokenizers: Mapping[str, PreTrainedTokenizerBase]
     """Tokenizers of the local models by role: ``policy`` and, unless it is remote or none, ``reflector``."""
+
+    def __repr__(self) -> str:
+        """Return what a person needs to know."""
+        return f"<Agent {self.who}: {self.way_to_play}>"
+
+    @property
+    def way_to_play(self) -> str:
+        """How the policy plays and how it did in validation: 'sampled actions (validation 84 % sampled, ...)'."""
+        return way_to_play(greedy=self.greedy, validated=self.validated)
 
     def act(
         self,
@@ -144,7 +156,7 @@ def load_agent(
     run: str | Path,
     *,
     policy: str | None = None,
-    greedy: bool = True,
+    greedy: bool | None = None,
     recipe: Recipe | None = None,
     reuse_replies: bool = True,
     allow_hosts: Collection[str] = (),
@@ -154,7 +166,8 @@ def load_agent(
     Args:
         run: the folder.
         policy: ``policy`` (after RLFT) or ``policy-sft``; if absent, the later one that exists.
-        greedy: choose the most probable action; otherwise draw it.
+        greedy: choose the most probable action, or, if false, draw it. If absent, what did better in validation: to
+            draw it if that was more than 5 points better at the weights that were kept.
         recipe: replaces the folder's recipe, for an environment with other options.
         reuse_replies: answer repeated calls to chat endpoints by replies that the folder has or that came before. If
             false, as in a server, every call is sent and none is remembered, so any number of them may be rejected.
@@ -182,4 +195,9 @@ def load_agent(
     seats = players.seats(lm, name)
     who = f"{name} of {run}"
     tokenizers = {role: each.tokenizer for role, each in players.readers(lm).items()}
-    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, player(greedy), seats, tokenizers)
+    validated = read_validated(saved_player(run, name))
+    if greedy is None:
+        greedy = validated is None or validated.plays_greedily
+    return Agent(
+        who, wanted, players.layout, len(players.labels), name, greedy, validated, player(greedy), seats, tokenizers
+    )

@@ -155,12 +155,12 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
     return ask
 
 
-def trained(run: Path, *, greedy: bool = True, hosts: Collection[str] = ()) -> ExplorePlayers:
+def trained(run: Path, *, greedy: bool | None = None, hosts: Collection[str] = ()) -> ExplorePlayers:
     """Return the players of a run, with the prompts they were trained on.
 
     Args:
         run: a run folder.
-        greedy: play the most probable command; otherwise draw it.
+        greedy: play the most probable command, or draw it; if absent, as ``load_agent``.
         hosts: servers that the players of a folder from elsewhere may send states to.
 
     Raises:
@@ -192,7 +192,9 @@ def trained(run: Path, *, greedy: bool = True, hosts: Collection[str] = ()) -> E
     )
 
 
-def _enter(recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: bool) -> tuple[Policy, Sequence[Seat]]:
+def _enter(
+    recipe: Recipe, run: Path, policy: str, options: Options, *, greedy: bool | None
+) -> tuple[Policy, Sequence[Seat]]:
     """Load the run's players for the environment that is played here instead of the recipe's."""
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 

@@ -84,7 +84,7 @@ def trained(
     options: Options,
     *,
     policy: str | None = None,
-    greedy: bool = True,
+    greedy: bool | None = None,
     hosts: Collection[str] = (),
 ) -> Game:
     """Return a game of the players of a run, in its own environment.
@@ -94,7 +94,7 @@ def trained(
         name: the environment, if it was named; it must be the run's.
         options: options of the environment, over those of the run.
         policy: ``policy`` or ``policy-sft``; if absent, the later one that exists.
-        greedy: play the most probable action; otherwise draw it.
+        greedy: play the most probable action, or draw it; if absent, as ``load_agent``.
         hosts: servers that the players of a folder from elsewhere may send states to.
 
     Raises:
@@ -125,7 +125,7 @@ def trained(
             f"knows labels for {agent.max_actions}; choose options with shorter menus."
         )
     header = Header(recipe.env.name, {**recipe.env.options, **options}, recipe.layout(env.instructions))
-    return Game(env, header, agent.who, agent.policy, agent.seats)
+    return Game(env, header, f"{agent.who}, {agent.way_to_play}", agent.policy, agent.seats)
 
 
 def choose_episodes(

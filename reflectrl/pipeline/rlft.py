@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pkgutil import resolve_name
@@ -14,7 +14,7 @@ import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.rlft import RLFTSection, RLFTSettings
+from reflectrl.config.rlft import RLFTSection, RLFTSettings, Stage
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import append_jsonl, write_jsonl
 from reflectrl.core.layout import (
@@ -46,8 +46,9 @@ from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_fil
 from reflectrl.players import Player
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.raters.agreement import check_failures, ratings_of
-from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.rollout.iteration import Ends, Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.validated import write_validated
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
@@ -100,6 +101,14 @@ def trainer_class(name: str | None) -> type[ReflectRLTrainer]:
 WINDOW_ITERATIONS = 10
 """Number of a stage's last iterations whose mean the console shows; a single iteration is noisy."""
 
+_ENDED: Mapping[Ends | None, str] = {
+    None: "",
+    "iterations": "",
+    "success_threshold": "  ended: success_threshold was reached",
+    "patience": "  ended: validation rises no more (patience)",
+    "expert": "  ended: validation is at the expert's level",
+}
+
 
 class _Records:
     """Appends the measurements of each iteration to the run folder, and reports them to console and tracker."""
@@ -124,7 +133,7 @@ class _Records:
         self._failures = self._recycled = 0
         self._advance = advance
         self._tracking = tracking
-        self._stage = self._validated = ""
+        self._stage = self._validated = self._goal = ""
         self._recent: deque[Iteration] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
@@ -172,16 +181,20 @@ class _Records:
         if done.stage != self._stage:
             self._stage = done.stage
             self._recent.clear()
-            self._validated = ""
+            self._validated = self._goal = ""
         self._recent.append(done)
+        if done.validation_start is not None:
+            expert = "" if done.validation_expert is None else f", expert {done.validation_expert:.0%}"
+            self._goal = f" (start {done.validation_start:.0%}{expert})"
+            self._validated = f"  validation{self._goal}"
         if done.validation_success is not None:
-            self._validated = f"  validation {done.validation_success:.0%}"
+            self._validated = f"  validation {done.validation_success:.0%}{self._goal}"
         success, episode_return, entropy = (
             fmean(getattr(each, name) for each in self._recent) for name in ("success", "episode_return", "entropy")
         )
         return (
             f"{done.stage}  mean of {len(self._recent)}: success {success:.0%}  return {episode_return:+.2f}  "
-            f"entropy {entropy:.2f}{self._validated}  {pace:.0f} steps/s"
+            f"entropy {entropy:.2f}{self._validated}  {pace:.0f} steps/s{_ENDED[done.ended]}"
         )
 
 
@@ -195,6 +208,16 @@ def starting_players(run_players: RunPlayers) -> tuple[LanguageModel, Player | N
     return lm, None
 
 
+def _has_tasks(run_players: RunPlayers, stage: Stage, split: str) -> bool:
+    env = run_players.env(stage.env)
+    try:
+        return bool(env.any_tasks(split))
+    except InvalidInput:  # its data is not here, which the trainer reports
+        return False
+    finally:
+        env.close()
+
+
 def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: Account, advance: Advance) -> Usage:
     """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
     profile = active_profile()
@@ -205,7 +228,8 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     trained = recipe.players.reflector.trained
     if is_main_process():
         for split in ("train", *(["validation"] if section.validation else [])):
-            check_prompt_lengths(run_players, run_players.readers(lm), split, [stage.env for stage in section.stages])
+            played = [stage.env for stage in section.stages if _has_tasks(run_players, stage, split)]
+            check_prompt_lengths(run_players, run_players.readers(lm), split, played)
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))
     first = 0 if checkpoint is None else checkpoint_iteration(checkpoint)
@@ -234,4 +258,6 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         if trained:
             take_reflector(lm, run / REFLECTOR_RLFT)
         save_model(lm, run / POLICY)
+        if trainer.validated is not None:
+            write_validated(run / POLICY, trainer.validated)
     return run_players.usage

@@ -24,6 +24,7 @@ from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows, warnings_on
+from reflectrl.rollout.validated import Validated, way_to_play
 
 _MAX_CHARACTERS = 2000
 """Maximum number of characters shown of a text."""
@@ -66,6 +67,8 @@ class Card:
     """Further sentences for the description."""
     reflector_adapter: bool = False
     """True if the reflector is an adapter."""
+    validated: Validated | None = None
+    """How the policy did in validation; ``None`` if unknown."""
 
 
 def model_card(card: Card) -> str:
@@ -143,6 +146,9 @@ def _what(card: Card) -> Iterator[str]:
     yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else _elsewhere(card)}"
     supervised = "supervised fine-tuning" if recipe.sft.enabled else "no supervised fine-tuning"
     yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
+    if card.validated is not None:
+        how = way_to_play(greedy=card.validated.plays_greedily, validated=card.validated)
+        yield f"- Played with {how}, unless asked otherwise"
     for note in card.notes:
         yield f"- {markdown(note)}"
 

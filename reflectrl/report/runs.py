@@ -17,7 +17,17 @@ from reflectrl.core.addresses import is_private, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import CALLS, METRICS, RATINGS, RESULTS, STAGES, THROUGHPUT, TRIALS, sft_training_file
+from reflectrl.core.layout import (
+    CALLS,
+    METRICS,
+    POLICY,
+    RATINGS,
+    RESULTS,
+    STAGES,
+    THROUGHPUT,
+    TRIALS,
+    sft_training_file,
+)
 from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.core.version import version_errors
@@ -28,13 +38,16 @@ from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
 from reflectrl.rollout.trials import TrialRow, read_trials
+from reflectrl.rollout.validated import Validated, read_validated
 from reflectrl.training.progress import SFTProgress
 
 T = TypeVar("T", Iteration, Throughput)
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
-_BEFORE: Mapping[type, Mapping[str, Any]] = {Iteration: {"success_by_group": {}, "validation_by_group": {}}}
+_BEFORE: Mapping[type, Mapping[str, Any]] = {
+    Iteration: {"success_by_group": {}, "validation_by_group": {}, "ended": None}
+}
 """Values of fields that older versions did not write and that are no metrics."""
 
 
@@ -104,6 +117,8 @@ class Run:
     sft: Mapping[str, tuple[SFTProgress, ...]] = field(default_factory=dict)
     """Checks of supervised fine-tuning, by player: ``reflector`` and ``policy``, also of a single player. A player that
     was not trained, or without held-out rows, is absent."""
+    validated: Validated | None = None
+    """Validation of the weights that RLFT has kept; ``None`` if there was none, or before its end."""
 
     @property
     def own_rows(self) -> list[EvalRow]:
@@ -164,6 +179,7 @@ def _read_run(path: Path, name: str) -> Run:
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
         trials=tuple(read_trials(trials)) if trials else (),
         sft={player: checks for player in ("reflector", "policy") if (checks := _checks(artefacts, path, player))},
+        validated=read_validated(path / POLICY),
     )
 
 

@@ -43,15 +43,25 @@ def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
     return found
 
 
+_STARTS = {"validation_success": "validation_start", "validation_greedy": "validation_start_greedy"}
+"""By field of a validation, the field with its value before the first iteration of a stage."""
+
+
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
     """Return the points with a value of ``field``, which may not be measured at each iteration, or by older versions.
+
+    The first iteration of a stage comes twice where the weights that training began with were validated before it.
 
     Args:
         points: the iterations of a run.
         field: a field of ``Iteration``, or one of the names in ``Iteration.by_group``.
 
     """
-    pairs = ((point, point.by_group.get(field) if "/" in field else getattr(point, field)) for point in points)
+    pairs = (
+        (point, point.by_group.get(name) if "/" in name else getattr(point, name))
+        for point in points
+        for name in (*([_STARTS[field]] if field in _STARTS else []), field)
+    )
     return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
 
 

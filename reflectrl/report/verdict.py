@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from reflectrl.report.causes import causes
 from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
+from reflectrl.report.played import kept_and_played
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall
 from reflectrl.report.table import print_line
@@ -27,7 +28,7 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     several = len(groups) > 1
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
     sentences += _worth_of_reflections(groups)
-    sentences += [sentence for run in runs for sentence in _fall(run)]
+    sentences += [sentence for run in runs for sentence in (*_fall(run), *kept_and_played(run))]
     sentences += [sentence for name, group in groups.items() for sentence in _why(group, f"{name}: " * several)]
     sentences += repeats(evaluated)
     if groups and max(map(len, groups.values())) == 1:

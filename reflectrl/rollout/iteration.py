@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from reflectrl.rollout.metrics import EpisodeMeans, metric
+
+Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
+"""What ends a stage of the curriculum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +135,31 @@ class Iteration(EpisodeMeans, IterationPlace):
     validation_greedy: float | None = metric(
         "rollout/validation_greedy", "Greedy validation success", fraction=True, panel=True, late=True
     )
-    """Success rate on the validation tasks with the most probable actions; ``None`` without such a validation."""
+    """Success rate of the same episodes with the most probable actions; ``None`` without such a validation."""
+    validation_return: float | None = metric(
+        "rollout/validation_return", "Validation return", panel=True, late=True, default=None
+    )
+    """Mean undiscounted return of the sampled validation episodes; ``None`` without a validation."""
+    validation_start: float | None = metric(
+        "rollout/validation_start", "Validation success of the starting weights", fraction=True, late=True, default=None
+    )
+    """In the first iteration of a stage: ``validation_success`` of the weights that training began with."""
+    validation_start_greedy: float | None = metric(
+        "rollout/validation_start_greedy",
+        "Greedy validation success of the starting weights",
+        fraction=True,
+        late=True,
+        default=None,
+    )
+    """In the first iteration of a stage: ``validation_greedy`` of the weights that training began with."""
+    validation_expert: float | None = metric(
+        "rollout/validation_expert", "Validation success of the expert", fraction=True, late=True, default=None
+    )
+    """In the first iteration of a stage: success rate of the expert on these episodes; ``None`` without an expert."""
     validation_by_group: Mapping[str, float]
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
+    ended: Ends | None = None
+    """In the last iteration of a stage: what ended it. expert: sampled validation reached the expert's level."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""
 

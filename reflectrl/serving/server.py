@@ -56,7 +56,7 @@ def serve(
     run: Path,
     *,
     policy: str | None = None,
-    greedy: bool = True,
+    greedy: bool | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     key: str | None = None,
@@ -70,7 +70,7 @@ def serve(
     Args:
         run: the run folder or the exported agent.
         policy: ``policy`` or ``policy-sft``; the later one if absent.
-        greedy: choose the most probable action; otherwise sample it.
+        greedy: choose the most probable action, or sample it; if absent, as ``load_agent``.
         host: address to listen on.
         port: port to listen on; 0 for any free one.
         key: bearer key that clients must send; ``None`` for no check.
@@ -93,7 +93,8 @@ def serve(
         if key is None and public:
             tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
-        app = make_app(agent, bounds, key, names, ready=lambda: ready(f"serving {agent.who} on {url}"))
+        said = f"serving {agent.who} with {agent.way_to_play} on {url}"
+        app = make_app(agent, bounds, key, names, ready=lambda: ready(said))
         server = uvicorn.Server(
             uvicorn.Config(
                 app,

@@ -59,7 +59,7 @@ def reflector_info(agent: Agent) -> ReflectorInfo | None:
 
 
 def load_served_agent(
-    run: Path, policy: str | None = None, *, greedy: bool = True, allow_hosts: Collection[str] = ()
+    run: Path, policy: str | None = None, *, greedy: bool | None = None, allow_hosts: Collection[str] = ()
 ) -> Agent:
     """Load the agent of a run folder, or an exported one; arguments are those of ``load_agent``.
 

@@ -32,6 +32,7 @@ from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
+from reflectrl.rollout.validated import read_validated, write_validated
 from reflectrl.sharing.example import write_example
 from reflectrl.sharing.hub import is_hub_name
 from reflectrl.sharing.scrub import Scrubber
@@ -142,6 +143,7 @@ class _Export:
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
         base = _base(run_players.section("policy"))
         card = Card(run, recipe, agent, self.policy, adapter, base, self.notes, reflector_adapter=reflecting)
+        card = replace(card, validated=read_validated(self.to))
         write_text(self.to / "README.md", model_card(card))
 
     def _player(self, place: Path, name: str, section: ModelSection) -> None:
@@ -167,6 +169,8 @@ class _Export:
         else:
             _copy(source, place)
         self.scrubber.configurations(place)
+        if (validated := read_validated(source)) is not None:
+            write_validated(place, validated)
         if (place / _ADAPTER).is_file():
             _name_base(place / _ADAPTER, section.name)
         if section.trust_remote_code:

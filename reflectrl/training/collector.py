@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import torch
 
 from reflectrl.config.rlft import Stage
-from reflectrl.core import Decision, NatLangEnv, Trajectory
+from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Seat, acting
+from reflectrl.players import ExpertPolicy, RandomPolicy, Seat, acting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
@@ -25,6 +24,19 @@ from reflectrl.rollout.turn import policy_views
 from reflectrl.training.batch import StepSample
 from reflectrl.training.weights import Weights, using
 from reflectrl.workers.env import Local, Pending
+
+
+class _Expert(ExpertPolicy):
+    """Expert that notes where it says nothing, and then plays at random: an error would leave episodes unfinished."""
+
+    silent = False
+
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        try:
+            return super().act(views, draws)
+        except InvalidInput:
+            self.silent = True
+            return RandomPolicy().act(views, draws)
 
 
 class Collector:
@@ -87,13 +99,21 @@ class Collector:
         """Send the resets of the next ``episodes`` to the environments, which handle them during the update."""
         self._begun = begin_ahead(self.envs, episodes)
 
-    def count_wins(self, episodes: Sequence[Episode], *, greedy: bool) -> Counter[str]:
-        """Play validation episodes; return the number of successes by group. Pending resets are discarded."""
+    def validate(self, episodes: Sequence[Episode], *, greedy: bool) -> list[Trajectory]:
+        """Play validation episodes; return them without dropped ones. Pending resets are discarded."""
         self._begun = []
         self.forget()
         policy = self._policy.greedy() if greedy else self._policy
-        played = rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)
-        return Counter(trajectory.task.group for trajectory in played if trajectory.success)
+        return rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)
+
+    def play_expert(self, episodes: Sequence[Episode]) -> list[Trajectory] | None:
+        """Let the environment's expert play episodes; ``None`` where it says nothing in some state that it reached."""
+        expert, played = _Expert(), list[Trajectory]()
+        for some in (episodes[:1], episodes[1:]):  # without an expert, one episode tells
+            played += rollout(self.envs, some, policy=expert, seats=(), layout=self._layout)
+            if expert.silent:
+                return None
+        return played
 
     def success_by_group(
         self,

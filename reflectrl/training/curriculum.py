@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from reflectrl.config.rlft import Stage
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
@@ -43,13 +44,13 @@ class Curriculum:
         recent = self.successes[-self.stage.window :]
         return sum(recent) / len(recent) if recent else 0.0
 
-    def add(self, success: float) -> bool:
-        """Add an iteration's success rate; return whether the stage has reached its threshold or its length."""
+    def add(self, success: float) -> Literal["success_threshold", "iterations"] | None:
+        """Add an iteration's success rate; return what ends the stage, its threshold or its length, if it ends."""
         self.successes.append(success)
-        stage, played = self.stage, len(self.successes)
-        threshold = stage.success_threshold
-        reached = threshold is not None and played >= stage.window and self.recent_success >= threshold
-        return reached or played >= stage.iterations
+        threshold, played = self.stage.success_threshold, len(self.successes)
+        if threshold is not None and played >= self.stage.window and self.recent_success >= threshold:
+            return "success_threshold"
+        return "iterations" if played >= self.stage.iterations else None
 
     def weigh(self, played: Sequence[Trajectory], env: NatLangEnv, priority: float) -> None:
         """Weigh episodes that ``fresh_episodes`` drew, before ``note`` changes the failure rates.

@@ -29,8 +29,9 @@ from reflectrl.core.stop import Stop
 from reflectrl.models.policy import Scores
 from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout.iteration import Iteration
+from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.thoughts import known
+from reflectrl.rollout.validated import Validated
 from reflectrl.training.advantage import rewards_to_go
 from reflectrl.training.arguments import (
     check_seats,
@@ -140,10 +141,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._value_head: nn.Module | None = getattr(lm.base, "value_head", None)
         self._validator = None
         if args.validation is not None:
-            kept = lm.model if args.keep == "best" else None
-            self._validator = Validator(args.validation, kept, args.seed, (args.process_index, args.world_size))
+            kept, share = lm.model if args.keep == "best" else None, (args.process_index, args.world_size)
+            self._validator = Validator(args.validation, kept, args.seed, share, args.episodes * args.world_size)
         self.imitation = Imitation(args.terms.sft_thought, self.policy, layout)
-        self._first_weights = copy_weights(lm.model) if args.terms.kl is not None else None
+        later_starts = args.validation is not None and len(args.stages) > 1  # each stage validates these weights
+        self._first_weights = copy_weights(lm.model) if args.terms.kl is not None or later_starts else None
         self._averaged_weights = copy_weights(lm.model) if args.ema else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
         self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side)
@@ -186,6 +188,11 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self._collector.forget()  # later rollouts use the final weights
         return output
 
+    @property
+    def validated(self) -> Validated | None:
+        """Validation of the weights that ``train`` ended with; ``None`` if they were not validated."""
+        return None if self._validator is None else self._validator.kept
+
     # ---- an iteration, top to bottom ---------------------------------------------------------------------------
 
     def _iterations(self) -> Iterator[list[StepSample] | Iteration]:
@@ -205,6 +212,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             stage, args = self.curriculum.stage, self.args
             rng = random.Random(derive_seed(args.seed, "updates", self.iteration, args.process_index))
 
+            started = {} if self._collector.envs else self._open_stage(stage)
             self._measures.begin()
             fresh = self._play(stage)  # lines 24-33: B episodes with the frozen players and the current policy
             replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
@@ -224,7 +232,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                     replayed = [with_values(each, self.reward_scale.unit) for each in replayed]
                 samples = self.make_samples(learned, replayed)
                 self.advantages = advantages_by_episode(samples, learned, fresh)
-            if (first := self._first_weights) is not None:
+            if args.terms.kl is not None and (first := self._first_weights) is not None:
                 samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
             skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
@@ -237,18 +245,31 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 self.entropy_coef = args.terms.entropy.follow(
                     self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=progress
                 )
-            ended = self.curriculum.add(done.success)
-            if self._validator is not None and self._validator.due(len(self.curriculum.successes), ended):
+            ended: Ends | None = self.curriculum.add(done.success)
+            self.iteration += 1
+            checks = self._validator
+            if checks is not None and checks.due(len(self.curriculum.successes), ended=ended is not None):
                 with part("validation"), using(self.model, self._averaged_weights):
-                    done = replace(done, **self._validator.play(self._collector, self._gather))
-                ended = ended or self._validator.exhausted
+                    started |= checks.play(self._collector, self._gather, self.iteration)
+                ended = ended or checks.ends
+            done = replace(done, **started, ended=ended)
             if ended:
                 self._end_stage()
-            self.iteration += 1
             if self._on_iteration is not None and self.is_world_process_zero():
                 self._on_iteration(done, fresh)
             self._reported = {name: value for name, value in asdict(done).items() if isinstance(value, float)}
             yield done
+
+    def _open_stage(self, stage: Stage) -> dict[str, Any]:
+        """Make the environments of ``stage``; return what validations before its first iteration have shown."""
+        self._collector.open(stage.env)
+        if self._validator is None:
+            return {}
+        self._validator.begin_stage(self._collector.envs[0])
+        if self.curriculum.successes:  # the stage continues from a checkpoint
+            return {}
+        with part("validation"), using(self.model, self._first_weights if self.curriculum.index else None):
+            return self._validator.start(self._collector, self._gather)
 
     def _play(self, stage: Stage) -> list[Trajectory]:
         """Play one batch of fresh episodes of ``stage``.
@@ -257,10 +278,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             WorkFailed: the environment failed in all episodes.
 
         """
-        if not self._collector.envs:
-            self._collector.open(stage.env)
-            if self._validator is not None:
-                self._validator.begin_stage(self._collector.envs[0])
         episodes = fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration)
         with part("rollout"):
             played = self._collector.play(episodes, bootstrap=self.args.bootstrap_truncated)
@@ -333,8 +350,6 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
     def _end_stage(self) -> None:
         """Close the environments of the stage, and continue with the next one."""
         self.curriculum.end_stage()
-        if self._validator is not None:
-            self._validator.end_stage()
         if not self.curriculum.finished:
             self.replay.clear()  # its episodes are samples of another distribution than those of the next stage
         self._collector.close()
