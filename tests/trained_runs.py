@@ -28,6 +28,7 @@ SHORT = (
     "rlft.stages.0.iterations=4",
     "rlft.save_every=2",
     "rlft.episodes=6",
+    "rlft.validation=null",
     "rlft.record_episodes=2",
     "eval.episodes=12",
 )

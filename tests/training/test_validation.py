@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 import torch
+from both import Both
+from records import chose, turn_of
 from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import Killed, run
 from torch import nn
 
 from reflectrl.config.rlft import Stage, Validation
-from reflectrl.core import InvalidInput, Task
+from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.policy import LMPolicy
 from reflectrl.players import Seat
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate
+from reflectrl.rollout.validated import Validated
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.collector import Collector
 from reflectrl.training.validation import Validator
 
 OPTIONS = {
     "stages": [Stage("main", 3, env={"size": 6})],
-    "rewards": {"env": -1.0},  # failing is rewarded, so the policy gets worse and the last weights are not the best
+    "rewards": {"env": -1.0},  # failing is rewarded, so the policy gets worse
     "learning_rate": 0.01,
     "episodes": 16,
     "save_every": 2,
     "validation": Validation(every=1, episodes=24),
-    "keep": "best",
 }
 
 
-class WatchedLine(NumberLine):
+class WatchedBoth(Both):
     """Environment that records the splits that were read."""
 
     splits_read: set[str] = set()
@@ -55,10 +57,10 @@ def same(first, second):
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     with torch.random.fork_rng():
-        return run(tmp_path_factory.mktemp("kept"), policy(), env=WatchedLine, **OPTIONS).train()
+        return run(tmp_path_factory.mktemp("kept"), policy(), env=WatchedBoth, **OPTIONS).train()
 
 
-class Silent:
+class Unasked:
     """Player that speaks after the act, and may not be asked."""
 
     def say(self, views, draws):  # noqa: ARG002 - it is not asked
@@ -69,29 +71,51 @@ def test_a_validation_asks_no_player_whose_words_come_after_the_act():
     model = gpt2()
     add_choice_head(model)
     policy = LMPolicy(model, encoder())
-    collector = Collector(NumberLine, policy, model, (Seat("corrector", Silent()),), LAYOUT, 2)
+    collector = Collector(NumberLine, policy, model, (Seat("corrector", Unasked()),), LAYOUT, 2)
     collector.open({"size": 4})
     episodes = [Episode(task, seed=0) for task in collector.envs[0].split_tasks("validation")]
-    assert collector.count_wins(episodes, greedy=True).total() <= len(episodes)
+    assert len(collector.validate(episodes, greedy=True)) == len(episodes)
 
 
 @pytest.mark.slow
 def test_validation_changes_nothing_of_the_training_and_never_reads_the_test_split(kept, tmp_path):
-    plain = run(tmp_path, policy(), **{**OPTIONS, "validation": None, "keep": "last"}).train()
+    plain = run(tmp_path, policy(), env=Both, **{**OPTIONS, "validation": None}).train()
     assert kept.episodes == plain.episodes
     assert [each.loss for each in kept.iterations] == [each.loss for each in plain.iterations]
     assert {each.validation_success for each in plain.iterations} == {None}
-    assert WatchedLine.splits_read == {"train", "validation"}
+    assert WatchedBoth.splits_read == {"train", "validation"}
 
 
 @pytest.mark.slow
-def test_training_ends_with_the_weights_that_did_best(kept):
-    successes = [each.validation_success for each in kept.iterations]
-    assert max(successes) == successes[0] > successes[-1]
-    as_played = {"options": {"size": 6}, "seed": kept.trainer.args.seed}
-    assert evaluate(kept.trainer, NumberLine, "validation", episodes=24, **as_played).success == successes[0]
-    greedy = evaluate(Greedy(kept.trainer), NumberLine, "validation", **as_played)
-    assert greedy.success == kept.iterations[0].validation_greedy
+def test_a_training_that_gets_worse_ends_with_the_weights_that_it_began_with(kept):
+    first, *_, last = kept.iterations
+    assert first.validation_start > max(each.validation_success for each in kept.iterations)
+    assert {each.validation_start for each in kept.iterations[1:]} == {None}
+    assert last.ended == "iterations"
+    assert first.validation_expert == 1
+    assert kept.trainer.validated.plays_greedily == (first.validation_start <= first.validation_start_greedy + 0.05)
+    began = policy().state_dict()
+    assert all(torch.equal(weight, kept.weights[name]) for name, weight in began.items())
+    as_played = {"options": {"size": 6}, "seed": kept.trainer.args.seed, "episodes": 24}
+    found = evaluate(kept.trainer, Both, "validation", **as_played)
+    assert (found.success, found.episode_return) == pytest.approx(kept.trainer.validated.rank)
+    assert (
+        evaluate(Greedy(kept.trainer), NumberLine, "validation", **as_played).success == first.validation_start_greedy
+    )
+    assert kept.trainer.validated == Validated(
+        first.validation_start, first.validation_start_greedy, kept.trainer.validated.episode_return, 24, 0
+    )
+
+
+@pytest.mark.slow
+def test_a_training_that_gets_better_ends_with_the_weights_that_did_best(tmp_path):
+    better = {**OPTIONS, "rewards": {"env": 1.0}, "ema": 0.5, "stages": [Stage("main", 4, env={"size": 6})]}
+    done = run(tmp_path, policy(), **better).train()
+    best = max(done.iterations, key=lambda each: (each.validation_success, each.validation_return, each.iteration))
+    assert best.validation_success > done.iterations[0].validation_start
+    as_played = {"options": {"size": 6}, "seed": done.trainer.args.seed, "episodes": 24}
+    assert evaluate(done.trainer, NumberLine, "validation", **as_played).success == best.validation_success
+    assert done.trainer.validated.iterations == best.iteration + 1
 
 
 class Greedy:
@@ -102,13 +126,20 @@ class Greedy:
 
 
 @pytest.mark.slow
-def test_a_killed_run_still_knows_its_best_weights(kept, tmp_path):
-    killed = run(tmp_path, policy(), dies_after=2, **OPTIONS)
+@pytest.mark.parametrize("dies_after", [0, 2])
+def test_a_killed_run_still_knows_its_best_weights_and_how_long_it_has_tried(tmp_path, dies_after):
+    options = {**OPTIONS, "save_every": 1, "stages": [Stage("near", 2, env={"size": 4}), Stage("main", 9)]}
+    options |= {"validation": Validation(every=1, episodes=8, patience=3)}
+    straight = run(tmp_path / "straight", policy(), **options).train()
+    killed = run(tmp_path / "killed", policy(), dies_after=dies_after, **options)
     with pytest.raises(Killed):
         killed.train()
-    again = run(tmp_path, policy(), **OPTIONS).train(last_checkpoint(tmp_path))
-    assert [*killed.iterations[:2], *again.iterations] == kept.iterations
-    assert same(again.weights, kept.weights)
+    checkpoint = last_checkpoint(tmp_path / "killed")
+    again = run(tmp_path / "killed", policy(), **options).train(checkpoint)
+    assert [*killed.iterations[:dies_after], *again.iterations] == straight.iterations
+    assert straight.iterations[-1].ended == "patience"
+    assert again.trainer.validated == straight.trainer.validated
+    assert same(again.weights, straight.weights)
 
 
 @pytest.mark.slow
@@ -116,32 +147,151 @@ def test_each_stage_is_validated_now_and_then_and_at_its_end_and_ends_with_patie
     stages = [Stage("near", 3, env={"size": 4}), Stage("main", 100, env={"size": 6})]
     options = {"stages": stages, "learning_rate": 1e-30, "validation": Validation(every=2, episodes=4, patience=2)}
     done = run(tmp_path, **options).train()
-    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 6  # the best, then two no better
-    assert [each.validation_success is not None for each in done.iterations] == [False, True, True, *[False, True] * 3]
+    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 4  # the start, then two no better
+    assert [each.validation_success is not None for each in done.iterations] == [False, True, True, *[False, True] * 2]
+    starts = [each.stage for each in done.iterations if each.validation_start is not None]
+    assert starts == ["near", "main"]
+    assert [each.ended for each in done.iterations if each.ended] == ["iterations", "patience"]
 
 
-class Scripted:
-    """Collector that wins the given number of episodes of each group, each time it plays."""
+@pytest.mark.slow
+def test_the_last_stage_is_compared_with_the_weights_before_the_first(tmp_path):
+    stages = [Stage("near", 2, env={"size": 4}), Stage("main", 2, env={"size": 6})]
+    done = run(tmp_path, policy(), env=Both, **{**OPTIONS, "stages": stages}).train()
+    [start] = [each.validation_start for each in done.iterations[2:] if each.validation_start is not None]
+    assert start > max(each.validation_success for each in done.iterations[2:])
+    assert all(torch.equal(weight, done.weights[name]) for name, weight in policy().state_dict().items())
 
-    def __init__(self, *wins):
-        self.wins = list(wins)
 
-    def count_wins(self, episodes, *, greedy):  # noqa: ARG002 - its wins are given
-        return Counter(self.wins.pop(0))
+class OneWay(NumberLine):
+    """Environment with the expert's action alone on its menus."""
+
+    def observe(self):
+        seen = super().observe()
+        return replace(seen, actions=(self.expert() or seen.actions[0],), common=())
 
 
-def test_of_equally_good_weights_the_latest_are_kept_and_a_tie_uses_up_patience():
-    model = nn.Linear(1, 1)
-    validator = Validator(Validation(episodes=8, greedy=False, patience=2), model, seed=0, share=(0, 1))
+class Silent(OneWay):
+    """The same without an expert."""
+
+    def expert(self):
+        return None
+
+    def observe(self):
+        return NumberLine.observe(self)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env", "ended", "iterations"), [(OneWay, "expert", 2), (Silent, "iterations", 5)])
+def test_a_stage_ends_once_the_policy_does_as_well_as_the_expert(tmp_path, env, ended, iterations):
+    options = {"stages": [Stage("main", 5, env={"size": 4})], "validation": Validation(every=2, episodes=4)}
+    done = run(tmp_path, env=env, reflector=None, **options).train()
+    assert [each.ended for each in done.iterations] == [None] * (iterations - 1) + [ended]
+    assert done.iterations[0].validation_expert == (1.0 if ended == "expert" else None)
+
+
+@pytest.mark.slow
+def test_an_environment_without_validation_tasks_is_trained_without_a_validation(tmp_path, caplog):
+    class Unvalidated(NumberLine):
+        def tasks(self, split):
+            return [] if split == "validation" else super().tasks(split)
+
+    done = run(tmp_path, env=Unvalidated, validation=Validation()).train()
+    assert "has no tasks in split 'validation'" in caplog.text
+    assert {each.validation_success for each in done.iterations} == {None}
+    assert done.trainer.validated is None
+
+
+class Played:
+    """Collector whose episodes end as scripted: for each validation the wins of each group, and the mean return."""
+
+    def __init__(self, *validations, expert=None):
+        self.validations = list(validations)
+        self.expert = expert
+
+    def validate(self, episodes, *, greedy):  # noqa: ARG002 - the script knows
+        wins, mean = self.validations.pop(0)
+        return self._played(episodes, dict(wins), mean)
+
+    def play_expert(self, episodes):
+        return None if self.expert is None else self._played(episodes, {"": self.expert[0]}, self.expert[1])
+
+    def _played(self, episodes, left, mean):
+        played = []
+        for each in episodes:
+            group = each.task.group
+            left[group] = left.get(group, 0) - 1
+            turn = turn_of(Observation("Here.", ("go",)), ("go",), None, chose(0, "go"), mean)
+            won = left[group] >= 0
+            played.append(Trajectory(each.task, 0, (turn,), terminated=True, truncated=False, success=won))
+        return played
+
+
+def validated(settings, *results, model=None, expert=None):
+    """Return a validator before the first iteration, and the collector that has the given results."""
+    validator = Validator(settings, model, seed=0, share=(0, 1), trained=64)
     validator.begin_stage(NumberLine())
-    collector, exhausted = Scripted(*({"": wins} for wins in (3, 5, 5, 2))), []
-    for number in range(4):
+    collector = Played(*(({"": wins}, mean) for wins, mean in results), expert=expert)
+    validator.start(collector, gather)
+    return validator, collector
+
+
+def gather(*numbers):
+    return [numbers]
+
+
+def test_of_equal_successes_the_return_decides_and_of_equal_weights_the_latest_are_kept():
+    model = nn.Linear(1, 1)
+    results = ((3, 0.0), (5, 0.1), (5, 0.3), (5, 0.3), (5, 0.2), (2, 0.9))
+    model.weight.data.fill_(0)
+    validator, collector = validated(Validation(episodes=8, greedy=False, patience=3), *results, model=model)
+    ends = []
+    for number in range(1, 6):
         model.weight.data.fill_(number)
-        assert validator.play(collector, lambda *wins: [wins])["validation_success"] in (3 / 8, 5 / 8, 2 / 8)
-        exhausted.append(validator.exhausted)
+        validator.play(collector, gather, number)
+        ends.append(validator.ends)
     validator.load_best()
-    assert model.weight.item() == 2
-    assert exhausted == [False, False, False, True]
+    assert model.weight.item() == 3
+    assert validator.kept == Validated(5 / 8, None, pytest.approx(0.3), 8, 3)
+    assert ends == [None, None, None, None, "patience"]
+
+
+def test_patience_is_not_used_up_while_nothing_has_ever_succeeded():
+    results = [(0, 0.0)] * 4 + [(1, 0.0)] * 3
+    validator, collector = validated(Validation(episodes=8, greedy=False, patience=2), *results)
+    ends = []
+    for number in range(1, 7):
+        validator.play(collector, gather, number)
+        ends.append(validator.ends)
+    assert ends == [None] * 5 + ["patience"]
+
+
+@pytest.mark.parametrize(
+    ("results", "end"),
+    [
+        ([(4, 0.2), (6, 0.6), (6, 0.6)], 2),  # as often as the expert, and at its return
+        ([(6, 0.6), (6, 0.6)], 1),  # the starting weights count
+        ([(4, 0.2), (6, 0.6), (5, 0.9), (7, 0.6), (6, 0.6)], 4),  # in a row
+        ([(6, 0.2), (6, 0.3), (6, 0.57), (6, 0.59), (6, 0.58)], 4),  # 95 % of the way from 0.2 to 0.6
+        ([(6, 0.2), (7, 0.4), (8, 0.5), (8, 0.5)], None),
+    ],
+)
+def test_the_level_of_the_expert_is_its_success_and_nearly_its_return(results, end):
+    validator, collector = validated(Validation(episodes=8, greedy=False), *results, expert=(6, 0.6))
+    ends = []
+    for number in range(1, len(results)):
+        validator.play(collector, gather, number)
+        ends.append(validator.ends)
+    assert ends == [None] * (len(ends) - 1) + [None if end is None else "expert"]
+    assert end in (None, len(ends))
+
+
+@pytest.mark.parametrize(("episodes", "every"), [(64, 10), (512, 2), (4, 160)])
+def test_without_an_interval_validations_play_a_fifth_of_the_episodes(episodes, every):
+    validator = Validator(Validation(), None, seed=0, share=(0, 1), trained=episodes)
+    validator.begin_stage(NumberLine())
+    assert [number for number in range(1, 161) if validator.due(number, ended=False)][0] == every
+    assert validator.due(1, ended=True)
 
 
 class GroupedLine(NumberLine):
@@ -158,13 +308,14 @@ class GroupedLine(NumberLine):
 
 
 def test_the_success_of_each_group_is_that_of_its_sampled_episodes_on_all_processes():
-    validator = Validator(Validation(episodes=8), None, seed=0, share=(0, 2))
+    validator = Validator(Validation(episodes=8), None, seed=0, share=(0, 2), trained=8)
     validator.begin_stage(GroupedLine())
-    played = Scripted({"even": 1, "odd": 1}, {"even": 1})
-    assert validator.play(played, lambda *wins: [wins, wins]) == {  # two processes that win equally often
+    played = Played(({"even": 2}, 0.5), ({"even": 1}, 0.0))
+    assert validator.play(played, lambda *numbers: [numbers, numbers], 1) == {  # two processes that win equally often
         "validation_success": 4 / 8,
-        "validation_greedy": 2 / 4,
-        "validation_by_group": {"even": 2 / 6, "odd": 2 / 2},
+        "validation_greedy": 2 / 8,
+        "validation_return": 0.5,
+        "validation_by_group": {"even": 4 / 6, "odd": 0.0},
     }
 
 
@@ -191,8 +342,3 @@ def test_an_iteration_has_the_success_of_the_groups_that_were_played_and_validat
     assert second.validation_success == pytest.approx(
         (6 * second.validation_by_group["even"] + 2 * second.validation_by_group["odd"]) / 8
     )
-
-
-def test_best_weights_need_a_validation(tmp_path):
-    with pytest.raises(InvalidInput, match="keep"):
-        run(tmp_path, keep="best")
