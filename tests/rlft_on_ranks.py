@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from accelerate import Accelerator
+from both import Both
 from remembered import played
 from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2
 from tiny_rlft import Run, config, run
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import Stage, Validation
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
@@ -73,6 +74,17 @@ def train(folder: Path) -> None:
         "resumed_episodes": encode(tuple(again.trainer.replay)),
     }
     (folder / f"seen_{rank}.json").write_text(json.dumps(seen))
+
+
+def validate(folder: Path) -> None:
+    """Train with validations, whose episodes the processes share; each tells what it has found."""
+    rank = config(folder).process_index
+    options = {"stages": [Stage("main", 9, env={"size": 6})], "learning_rate": 0.03}
+    validation = Validation(every=1, episodes=9, patience=2)
+    trained = run(folder / "run", gpt2(spread=0.1), env=Both, **options, validation=validation).train()
+    save_file(trained.weights, folder / f"validated_{rank}.safetensors")
+    found = [trained.trainer.iteration, encode(trained.trainer.validated), encode(trained.iterations)]
+    (folder / f"validated_{rank}.json").write_text(json.dumps(found))
 
 
 def share_episodes(folder: Path) -> None:

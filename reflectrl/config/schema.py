@@ -385,6 +385,6 @@ class Recipe(Section):
         }
         if names := [name for name, given in reads_success.items() if given]:
             raise ValueError(
-                f"rlft.{names[0]} reads the environment's success, which players.rater stands in for; remove one, or "
-                "give rlft.rewards.env a weight"
+                f"rlft.{names[0]} reads the environment's success, which players.rater stands in for; turn it off "
+                "(null or 0), or give rlft.rewards.env a weight"
             )

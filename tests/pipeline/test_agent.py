@@ -6,15 +6,21 @@ import shutil
 from pathlib import Path
 
 import pytest
+from both import Both
 from run_folders import forget_digests
 from scripted_endpoint import ScriptedEndpoint
-from trained_runs import TrainedRuns
+from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import load_recipe
-from reflectrl.core import InvalidInput, Observation
+from reflectrl.core import InvalidInput, Observation, register_env
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
+from reflectrl.pipeline.play import trained
+from reflectrl.report.runs import read_runs
+from reflectrl.report.verdict import verdict
 from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.evaluate import evaluate
+from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +95,27 @@ def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path
         load_agent(run, policy="polcy")
     with pytest.raises(InvalidInput, match=str(tmp_path)):
         load_agent(tmp_path)
+
+
+def test_an_agent_is_played_as_validation_has_shown_to_be_better_and_says_so(tmp_path: Path) -> None:
+    register_env("both", "both:Both")
+    changes = ["env.name=both", "prompt.history=0", "players.reflector.player=none", "sft.enabled=false"]
+    quick = ["rlft.stages.0.iterations=1", "rlft.validation={episodes: 24}", "rlft.learning_rate=1e-9"]
+    recipe = small_recipe(*changes, *quick, "eval.controls=[]", "eval.policies=[rlft]")
+    said = play_stages(recipe, tmp_path / "run")
+    assert "validation 100% (start 100%, expert 100%)" in said
+    shown = "sampled actions (validation 100 % sampled, 0 % greedy)"
+    for folder in (tmp_path / "run", export_run(tmp_path / "run")):
+        agent = load_agent(folder)
+        assert (agent.greedy, agent.way_to_play) == (False, shown)
+        assert repr(agent) == f"<Agent policy of {folder}: {shown}>"
+        assert evaluate(agent, Both, options={"size": 8}).success > 0.9
+        assert evaluate(load_agent(folder, greedy=True), Both, options={"size": 8}).success == 0
+        assert trained(folder, None, {}).who.endswith(shown)
+    assert f"Played with {shown}" in (tmp_path / "run/export/README.md").read_text()
+    [told] = [line for line in verdict(read_runs([tmp_path / "run"])) if "is played with" in line]
+    rates = "on split test, 100 % succeeded with sampled actions, 0 % greedily"
+    assert told == f"run is played with {shown} unless asked otherwise: {rates}."
 
 
 @pytest.mark.parametrize(

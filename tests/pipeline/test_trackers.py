@@ -77,6 +77,7 @@ def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
         "stage",
         "success_by_group",
         "validation_by_group",
+        "ended",
     }
     assert shown <= set(NAMES)
     assert {name.split("/")[0] for name in NAMES.values()} == {"rollout", "update", "speed"}

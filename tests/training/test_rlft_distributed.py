@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 import torch
-from rlft_on_ranks import OPTIONS, correct, train
+from rlft_on_ranks import OPTIONS, correct, train, validate
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
 from warm_processes import start_ranks
@@ -123,3 +123,17 @@ def test_ranks_whose_thoughts_are_corrected_differently_often_end_with_the_same_
         assert process.wait() == 0, process.said
     one, two = weights(tmp_path, "corrected")
     assert all(torch.equal(weight, two[name]) for name, weight in one.items())
+
+
+def test_ranks_share_a_validation_and_end_together_with_the_same_best_weights(tmp_path):
+    for process in start_ranks(tmp_path, validate, tmp_path):
+        assert process.wait() == 0, process.said
+    one, two = (json.loads((tmp_path / f"validated_{rank}.json").read_text()) for rank in range(RANKS))
+    assert one[:2] == two[:2]
+    assert one[2][-1]["ended"] in ("patience", "expert")
+    assert one[2][0]["validation_expert"] == 1
+    best = max([one[2][0]["validation_start"], *(each["validation_success"] for each in one[2])])
+    assert one[1]["sampled"] == best
+    assert best * 9 == pytest.approx(round(best * 9))
+    first, second = weights(tmp_path, "validated")
+    assert all(torch.equal(weight, second[name]) for name, weight in first.items())
