@@ -33,6 +33,8 @@ def iteration(number, **changed):
     line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
     line |= {"success_by_group": {}, "validation_success": None, "validation_greedy": None, "validation_by_group": {}}
+    line |= {"validation_return": None, "validation_start": None, "validation_start_greedy": None}
+    line |= {"validation_expert": None, "ended": None}
     line |= {"entropy_coef": None, "memory_hits": None, "memory_key_misses": None}
     line |= {"rater_std": None, "rater_invalid": None, "corrector_invalid": None}
     line |= {"imitated": None, "imitated_too_long": None, "thought_truncated": None}

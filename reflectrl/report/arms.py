@@ -10,7 +10,7 @@ from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.nested import dotted
 from reflectrl.report.runs import Run
-from reflectrl.report.series import EXACT, mean_over_seeds, measurements, running_mean, stages, window
+from reflectrl.report.series import EXACT, mean_over_seeds, measured_from_start, running_mean, stages, window
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import metrics_of
 
@@ -202,7 +202,7 @@ def _curve(run: Run, stage: str | None, what: str, x: str) -> _Curve:
         origin = points[0].iteration
     elif stage is not None and begin > 0:
         origin = run.points[begin - 1].env_steps
-    pairs = measurements(points, field)
+    pairs = measured_from_start(points, field)
     if not pairs:
         raise InvalidInput(
             f"run {run.name} did not record {metric.title!r}: its recipe asks for none, or an older version made it; "

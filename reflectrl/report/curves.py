@@ -13,7 +13,7 @@ from typing import Any
 from reflectrl.report.axes import HEIGHT, WIDTH, Axes
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run
-from reflectrl.report.series import EXACT, measurements, running_mean, stages, success_band, window
+from reflectrl.report.series import EXACT, measured_from_start, running_mean, stages, success_band, window
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import Metric, metrics_of
 
@@ -76,7 +76,7 @@ def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
         pairs = [pair for pair in zip(run.points, paces, strict=False) if not math.isnan(pair[1])]
         known = pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
     else:
-        known = measurements(run.points, field)
+        known = measured_from_start(run.points, field)
     return _Line(number, run, [point for point, _ in known], [value for _, value in known])
 
 

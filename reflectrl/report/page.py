@@ -15,7 +15,7 @@ from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.runs import Run, total_dollars
-from reflectrl.report.series import running_mean, stages, success_band
+from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows, warnings_on
 from reflectrl.report.trials import with_interval
@@ -215,13 +215,13 @@ def _curriculum(run: Run) -> str:
 
 def _training(run: Run) -> str:
     summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
-    validated = [(point.validation_success, point.iteration) for point in run.points]
-    if known := [(success, iteration) for success, iteration in validated if success is not None]:
-        best, iteration = max(known)
-        summary += f", best validation {best:.0%} after iteration {iteration:,}, last {known[-1][0]:.0%}"
-    for point in (point for point in run.points if point.validation_start is not None):
-        expert = "" if point.validation_expert is None else f", of the expert {point.validation_expert:.0%}"
-        summary += f"; at the start of stage {escaped(point.stage, 200)} {point.validation_start:.0%}{expert}"
+    if validated := measurements(run.points, "validation_success"):
+        best, iteration = max((success, point.iteration) for point, success in validated)
+        summary += f", best validation {best:.0%} after iteration {iteration:,}, last {validated[-1][1]:.0%}"
+    if starts := measurements(run.points, "validation_start"):
+        summary += f", validation of the weights before RLFT {starts[-1][1]:.0%}"
+    if experts := measurements(run.points, "validation_expert"):
+        summary += f", of the expert {experts[-1][1]:.0%}"
     if run.paces:
         hits = run.paces[-1].reflection_hit_rate  # over all iterations since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"

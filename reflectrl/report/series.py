@@ -50,19 +50,19 @@ _STARTS = {"validation_success": "validation_start", "validation_greedy": "valid
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
     """Return the points with a value of ``field``, which may not be measured at each iteration, or by older versions.
 
-    The first iteration of a stage comes twice where the weights that training began with were validated before it.
-
     Args:
         points: the iterations of a run.
         field: a field of ``Iteration``, or one of the names in ``Iteration.by_group``.
 
     """
-    pairs = (
-        (point, point.by_group.get(name) if "/" in name else getattr(point, name))
-        for point in points
-        for name in (*([_STARTS[field]] if field in _STARTS else []), field)
-    )
+    pairs = ((point, point.by_group.get(field) if "/" in field else getattr(point, field)) for point in points)
     return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
+
+
+def measured_from_start(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
+    """Return ``measurements``, of a validation with those before the first iteration of a stage, which comes twice."""
+    starts = measurements(points, _STARTS[field]) if field in _STARTS else []
+    return sorted([*starts, *measurements(points, field)], key=lambda pair: pair[0].iteration)
 
 
 def window(iterations: int) -> int:
@@ -132,11 +132,12 @@ def largest_fall(run: Run) -> Fall | None:
     if not run.points:
         return None
     _, places = stages(run.points)[-1]
-    measured, pairs = "validation success", measurements(run.points[places.start :], "validation_success")
+    measured, pairs = "validation success", measured_from_start(run.points[places.start :], "validation_success")
+    kept_best = bool(pairs) and run.settings.get("rlft.keep") == "best"
     if not pairs:
         measured, pairs = "training success", steady_success(run)
     point, best = max(pairs, key=lambda pair: (pair[1], pair[0].iteration))
-    return Fall(measured, best, point.iteration, pairs[-1][1], run.settings.get("rlft.keep") == "best")
+    return Fall(measured, best, point.iteration, pairs[-1][1], kept_best)
 
 
 def mean_over_seeds(

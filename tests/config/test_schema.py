@@ -91,7 +91,10 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"players": {"memory": {"grows": True, "key": "picture"}}}, "keeps the words of episodes alone"),
         ({"eval": {"memory": {"grows": True}}}, "grows needs players.memory, not eval.memory"),
         (
-            {"players": {"memory": {"grows": True}, "rater": {}}, "rlft": {"rewards": {"rater": 1.0}}},
+            {
+                "players": {"memory": {"grows": True}, "rater": {}},
+                "rlft": {"rewards": {"rater": 1.0}, "validation": None},
+            },
             "grows needs no players.rater",
         ),
         ({"sft": {"enabled": False}}, "sft.enabled is false"),

@@ -138,7 +138,8 @@ def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp
     )
     for number, success in ((9, 0.8), (19, 0.8), (29, 0.5)):
         line[number] |= {"validation_success": success, "validation_greedy": None}
-    *_, fall, _ = judge(evaluated(tmp_path / "validated", 0.9, 0.5, SILENT, metrics=line))
+    last = ("rlft.validation={every: 10}", "rlft.keep=last")
+    *_, fall, _ = judge(evaluated(tmp_path / "validated", 0.9, 0.5, SILENT, *last, metrics=line))
     assert "validation success was 80 % at iteration 19 and 50 % at the end." in fall
     best = ("rlft.validation={every: 10}", "rlft.keep=best")
     kept_best = evaluated(tmp_path / "best", 0.9, 0.5, SILENT, *best, metrics=line)
