@@ -80,7 +80,7 @@ def env_names() -> list[str]:
 
 
 def names_class(name: str) -> bool:
-    """Return whether ``name`` is ``package.module:Class`` rather than a registered environment, with or without more."""
+    """Return whether ``name`` is ``package.module:Class``, and no registered environment with its first option."""
     return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", name) is not None and name.partition(":")[0] not in env_names()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
@@ -35,11 +36,17 @@ RARE = 0.05
 """Success rate of random actions below which states that are new bring a reward of their own."""
 VOCABULARY = 1000
 """Size of the builtin model's vocabulary at most."""
+MEMORY = 0.02
+"""Fraction of states that need a memory from which prompts show past states."""
+REMEMBERED = 2000
+"""Maximum length of the past states in a prompt, in characters."""
 LETTERS = 52
 """Length of the longest menu whose labels are letters."""
+NOVELTY_WEIGHT = 0.1
+"""Weight of the reward for new states there."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
-_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 3e-3, "max_grad_norm": 1.0}
+_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 1e-3, "max_grad_norm": 1.0, "patience": 6}
 """Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section."""
 _RLFT = {
     "episodes": 64,
@@ -53,6 +60,7 @@ _RLFT = {
     "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
     "terms.value": {"coef": 0.5},
     "baseline": "value",
+    "normalize_rewards": True,
     "gae_lambda": 0.95,
     "normalize_advantages": True,
     "center_advantages": True,
@@ -131,14 +139,22 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     yield Choice("prompt.instructions", False, "a model with random weights learns the rules from play")
     kind = "letters" if seen.max_actions <= LETTERS else "added"
     yield Choice("prompt.labels", kind, f"the longest menu has {counted(seen.max_actions, 'action')}")
-    yield Choice("prompt.history", 1, "the last action, which the reflector judges")
+    if (share := seen.needs_memory) < MEMORY:
+        yield Choice("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
+        return
+    long = fmean(
+        len(turn.observation.text) + len(turn.decision.action) for each in seen.at_random for turn in each.turns
+    )
+    steps = min(seen.horizon, max(2, round(REMEMBERED / long)))
+    reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
+    yield Choice("prompt.history", {"steps": steps, "show": "transitions"}, reason)
 
 
 def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Choice]:
     """Choose tokenizer, shape and context of the builtin model, and the length of reflections."""
     if recipe.model.name != BUILTIN:
         return
-    yield Choice("model.builtin.pieces", "names", "names with their numbers stay whole")
+    yield Choice("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
     layout = RunModels(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
     yield Choice("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
@@ -180,6 +196,9 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
             yield Choice(f"rlft.{key}", value, "PPO with a value head, as episodes have several steps")
     if recipe.model.name == BUILTIN:
         yield Choice("rlft.learning_rate", 5e-4, "suits a model with random weights")
+    if seen.random_success < RARE and not recipe.sft.enabled:
+        reason = f"random actions succeed in {seen.random_success:.0%} of episodes"
+        yield Choice("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
     discount = round(1 - 1 / min(max(2 * seen.horizon, 20), 200), 4)
     yield Choice("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")
 

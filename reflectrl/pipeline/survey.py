@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from statistics import fmean
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import Trajectory
+from reflectrl.core.ambiguous import Ambiguity, ambiguous_states
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.tokenizer import train_tokenizer
 from reflectrl.players import CarelessExpert, ExpertReflector, RandomPolicy, reflecting
@@ -48,8 +50,8 @@ class Survey:
     at_random: Sequence[Trajectory]
     taught: Sequence[Trajectory]
     """Episodes with the expert's reflections; none without an expert."""
-    expert_success: float
-    """Success rate of the expert itself; 0 without one."""
+    unclear: Ambiguity | None
+    """Equal texts in which the expert acts differently; ``None`` where there are none, or no expert."""
     seconds_per_step: float
     """Seconds of the environment for a step, with the expert's hints where it has them."""
 
@@ -59,9 +61,21 @@ class Survey:
         return fmean(each.success for each in self.at_random)
 
     @property
-    def rewards_are_equal(self) -> bool:
-        """Whether all random episodes bring the same return, so that nothing can be learned from them."""
-        return len({round(each.episode_return, 9) for each in self.at_random}) == 1
+    def needs_memory(self) -> float:
+        """Fraction of the states in which the past tells what to do and the text does not.
+
+        Without an expert: fraction of the steps that random episodes took from a text which they saw more than once, in
+        which the same action led to something else; chance in the environment counts as well.
+        """
+        if self.taught:
+            return 0.0 if self.unclear is None else self.unclear.share - self.unclear.unexplained
+        led: dict[tuple[object, str], list[object]] = defaultdict(list)
+        for each in self.at_random:
+            shown = [*(turn.observation.shown for turn in each.turns), each.last and each.last.shown]
+            for turn, after in zip(each.turns, shown[1:], strict=True):
+                led[turn.observation.shown, turn.decision.action].append((after, turn.reward))
+        again = [found for found in led.values() if len(found) > 1]
+        return sum(len(f) for f in again if len({*f}) > 1) / max(sum(map(len, again)), 1)
 
     def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
         """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here."""
@@ -97,12 +111,12 @@ def survey(recipe: Recipe, folder: Path) -> Survey:
         env.reset(seed=0, options={"task": tasks[0]})
         hints = env.hints()
         taught: list[Trajectory] = []
-        successes = [0.0]
+        unclear = None
         if hints.action is not None and hints.reflection is not None:
             seats = reflecting(ExpertReflector())
             taught = rollout([env], episodes, policy=CarelessExpert(EXPERTISE), seats=seats, layout=layout)
-            best = rollout([env], episodes, policy=CarelessExpert(1.0), seats=(), layout=layout)
-            successes = [float(each.success) for each in best]
         steps = sum(len(each.turns) for each in (*at_random, *taught))
         seconds = (time.monotonic() - began) / max(steps, 1)
-        return Survey(env.max_actions, env.horizon, at_random, taught, fmean(successes), seconds)
+        if taught:
+            unclear = ambiguous_states(env, episodes=EPISODES, seed=recipe.seed)
+        return Survey(env.max_actions, env.horizon, at_random, taught, unclear, seconds)
