@@ -202,7 +202,7 @@ def _send(worker: WorkerProcess, pending: Sequence[Pending]) -> None:
     worker.send([call for each in pending for call in each.calls()])
 
 
-def _call(env: NatLangEnv, request: EpisodeRequest) -> Any:
+def _call(env: NatLangEnv, request: Request) -> Any:
     """Call the method of an environment that belongs to a request."""
     match request:
         case Reset(task=task, seed=seed):
@@ -213,6 +213,7 @@ def _call(env: NatLangEnv, request: EpisodeRequest) -> Any:
             return env.reading(thought)
         case AskHints(previous=previous):
             return env.hints(previous)
+    raise RuntimeError(f"{type(request).__name__} is no request in an episode")
 
 
 class WorkerEnv(NatLangEnv):

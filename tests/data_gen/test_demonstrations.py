@@ -184,7 +184,7 @@ def test_past_states_rewards_and_words_are_kept_and_a_file_without_them_is_refus
     }
     generate(recipe(shown, samples=20, **showing), tmp_path / "run")
     rows = {row.prompt.text for row in read_rows(tmp_path / "run" / "sft" / "reflector.jsonl")}
-    layout = recipe(**showing).layout("")
+    layout = recipe(**showing).layout(ENV.instructions)
     assert rows <= {mine.text for each in played(12) for mine, _ in prompts_of(each, layout)}
     lines = [json.loads(line) for line in shown.read_text(encoding="utf-8").splitlines()]
     for line in lines[1:]:
