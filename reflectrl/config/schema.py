@@ -153,8 +153,9 @@ class SFTPlayerSection(Section):
     steps: Count = 300
     """Maximum number of optimizer steps; training ends earlier with ``patience``, and the best weights are kept."""
     held_out: Annotated[float, Field(ge=0.0, le=0.5)] = 0.1
-    """Fraction of the rows' tasks, or of their episodes where tasks are few, that training does not see: on their rows,
-    16 to 256, its loss and accuracy are checked. With 0 or fewer rows, nothing is, and the last weights are kept."""
+    """Fraction of the rows that training does not see, all of some tasks, or of some episodes where tasks are few: on
+    them, 256 at most, its loss and accuracy are checked. With 0, or where they would be fewer than 16, none are, and
+    the last weights are kept."""
     check_every: Count | None = None
     """Number of steps between checks, of which the last step is one as well; absent: a twentieth of ``steps``, at least
     10."""

@@ -141,7 +141,7 @@ def _note(summary: SFTSummary, section: SFTPlayerSection) -> str:
     dropped = f", {summary.dropped} too long" if summary.dropped else ""
     trained = f"{summary.rows} rows{dropped}, loss {summary.last_loss:.3f}"
     if not summary.best:
-        few = "; too few episodes to hold any out" if section.held_out else ""
+        few = "; too few to hold any out" if section.held_out else ""
         return f"{trained}{few}"
     end = "its bound" if summary.steps == section.steps else "a plateau"
     losses = ", ".join(f"{each.held_out_loss:.3f}" for each in summary.best.values())

@@ -50,11 +50,11 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
 
     Args:
         rows: the rows.
-        share: fraction of the tasks or episodes.
+        share: fraction of the rows, reached by whole tasks or episodes.
         seed: seed of the draw.
 
     Returns:
-        Numbers of the rows of each part, in order; the second is empty with too few episodes.
+        Numbers of the rows of each part, in order; the second is empty with too few rows or episodes.
 
     """
     by_task, by_episode = defaultdict(list), defaultdict(list)
@@ -62,13 +62,13 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
         by_task[row.task].append(number)
         by_episode[row.task, row.seed].append(number)
     groups: Mapping[Any, list[int]] = by_task if share * len(by_task) >= 2 else by_episode
+    if share * len(rows) < MIN_ROWS or share * len(groups) < 1:
+        return [*range(len(rows))], []
     rng = random.Random(f"{seed} held out")
     held: list[int] = []
-    for group in rng.sample(list(groups), int(share * len(groups))):
-        if len(held) < MAX_ROWS:
+    for group in rng.sample(list(groups), len(groups)):
+        if len(held) < min(share * len(rows), MAX_ROWS):
             held += groups[group]
-    if len(held) < MIN_ROWS:
-        return [*range(len(rows))], []
     kept = set(held)
     checked = sorted(rng.sample(held, min(len(held), MAX_ROWS)))
     return [number for number in range(len(rows)) if number not in kept], checked

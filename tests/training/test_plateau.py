@@ -43,7 +43,7 @@ def rows(tasks, episodes, steps, row=lambda at: policy_row(f"|T{' ' * (at % 9)}P
     [
         (rows(20, 2, 4), 0.1, 16),  # two whole tasks
         (rows(20, 3, 2), 0.1, 0),  # 12 rows would say little
-        (rows(19, 2, 6), 0.1, 18),  # three episodes, because less than two tasks are a tenth
+        (rows(19, 2, 6), 0.1, 24),  # four episodes, because less than two tasks are a tenth
         (rows(1, 10, 30), 0.1, 30),
         (rows(1, 9, 30), 0.1, 0),  # less than an episode
         (rows(1, 1, 90), 0.5, 0),
