@@ -31,6 +31,9 @@ class WideMenus(NumberLine):
 register_env(WideMenus.name, WideMenus)
 
 
+GREEDY = "the most probable actions"
+
+
 @pytest.fixture(scope="module")
 def run(trained_run: TrainedRuns) -> Path:
     return trained_run()
@@ -50,14 +53,18 @@ def played(game: Game, *, task: str = "0-to-7", seed: int = 0) -> Trajectory:
 
 def test_a_run_plays_its_own_environment_with_the_prompts_that_it_was_trained_with(run: Path) -> None:
     game = trained(run, None, {})
-    assert (game.header.env, game.header.options, game.who) == ("number_line", {"size": 8}, f"policy of {run}")
+    assert (game.header.env, game.header.options, game.who) == (
+        "number_line",
+        {"size": 8},
+        f"policy of {run}, {GREEDY}",
+    )
     assert game.header.prompt == small_recipe().prompt.layout(game.env.instructions)
     trajectory = played(game)
     assert all(turn.reflection is not None for turn in trajectory.turns)
     assert all(sum(turn.decision.choice.probabilities) == pytest.approx(1, abs=1e-5) for turn in trajectory.turns)
     assert played(trained(run, "number_line", {})) == trajectory
     other = trained(run, None, {"size": 6}, policy="policy-sft")
-    assert (other.env.horizon, other.header.options, other.who) == (6, {"size": 6}, f"policy-sft of {run}")
+    assert (other.env.horizon, other.header.options, other.who) == (6, {"size": 6}, f"policy-sft of {run}, {GREEDY}")
 
 
 def test_a_policy_may_draw_by_the_seed(run: Path) -> None:

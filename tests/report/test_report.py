@@ -314,7 +314,7 @@ def test_validation_is_drawn_where_it_was_played_and_its_best_is_named(tmp_path)
     assert "Validation success" in drawn
     assert "Greedy validation success" not in drawn
     page = report([run], tmp_path / "report.html").read_text()
-    assert "best validation 90% after iteration 1, last 70%." in page
+    assert "best validation 90% after iteration 1, last 70%" in page
 
 
 def test_the_validation_before_training_and_the_expert_are_shown(tmp_path):
@@ -323,7 +323,7 @@ def test_the_validation_before_training_and_the_expert_are_shown(tmp_path):
     _, drawn = figure(curves(read_runs([run])), "Validation success")
     assert len(drawn["raw"]) == 2  # a line from the start to the first validation
     page = report([run], tmp_path / "report.html").read_text()
-    assert "last 60%, validation of the weights before RLFT 40%, of the expert 95%." in page
+    assert "last 60%, validation of the weights before RLFT 40%, of the expert 95%" in page
 
 
 def test_thoughts_are_drawn_where_a_policy_writes(tmp_path):
