@@ -143,7 +143,7 @@ def test_hundreds_of_requests_at_once_are_all_answered(url: str) -> None:
 
 
 def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: str, client: httpx2.Client) -> None:
-    assert "small (policy after RLFT) on http://127.0.0.1:" in server
+    assert "small (policy after RLFT) with the most probable actions on http://127.0.0.1:" in server
     health = client.get("/health").json()
     assert (health["environment"], health["policy"], health["reflector"]) == ("number_line", "policy", "local")
     assert (health["agent"], health["greedy"], health["waiting"]) == ("small (policy after RLFT)", True, 0)
