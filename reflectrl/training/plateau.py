@@ -38,6 +38,8 @@ _BEST, _STATE = "best.safetensors", "plateau.json"
 EVERY = 20
 """Number of checks of a training that reaches its bound."""
 MIN_STEPS_APART = 10
+GAIN = 0.005
+"""Smallest fall of the held-out loss, in nats, that makes training go on with ``patience``."""
 OnCheck = Callable[[Mapping[str, Sequence[SFTProgress]]], None]
 """Called with all checks so far, by player."""
 
@@ -152,11 +154,19 @@ class Plateau:
             records.append(self._record(step, player, own))
         self._trained = {}
         [checks] = {len(records) for records in self.history.values()}
-        since_best = checks - 1 - best_check(self.history.values())
-        if not since_best:
+        if checks - 1 == best_check(self.history.values()):
             self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
         self._tell()
-        return self._patience is not None and since_best >= self._patience
+        return self._patience is not None and self._since_gain() >= self._patience
+
+    def _since_gain(self) -> int:
+        """Return the number of checks since the last one that was better than all before it by ``GAIN``."""
+        best, since = math.inf, 0
+        for at, records in enumerate(zip(*self.history.values(), strict=True)):
+            loss = fmean(each.held_out_loss for each in records)
+            if loss < best - GAIN:
+                best, since = loss, at
+        return at - since
 
     def _tell(self) -> None:
         if self._on_check is not None:
