@@ -42,6 +42,8 @@ REMEMBERED = 2000
 """Maximum length of the past states in a prompt, in characters."""
 LETTERS = 52
 """Length of the longest menu whose labels are letters."""
+UNIT = (0.2, 5.0)
+"""Standard deviations of returns between which rewards need no scaling."""
 NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states there."""
 ROOM = 1.2
@@ -60,7 +62,6 @@ _RLFT = {
     "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
     "terms.value": {"coef": 0.5},
     "baseline": "value",
-    "normalize_rewards": True,
     "gae_lambda": 0.95,
     "normalize_advantages": True,
     "center_advantages": True,
@@ -196,6 +197,9 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
             yield Choice(f"rlft.{key}", value, "PPO with a value head, as episodes have several steps")
     if recipe.model.name == BUILTIN:
         yield Choice("rlft.learning_rate", 5e-4, "suits a model with random weights")
+    if not UNIT[0] < seen.return_spread < UNIT[1]:
+        reason = f"returns have a standard deviation of {seen.return_spread:.2g}"
+        yield Choice("rlft.normalize_rewards", True, reason)
     if seen.random_success < RARE and not recipe.sft.enabled:
         reason = f"random actions succeed in {seen.random_success:.0%} of episodes"
         yield Choice("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
@@ -59,6 +59,11 @@ class Survey:
     def random_success(self) -> float:
         """Success rate of random actions."""
         return fmean(each.success for each in self.at_random)
+
+    @property
+    def return_spread(self) -> float:
+        """Standard deviation of the returns of all episodes."""
+        return pstdev(each.episode_return for each in (*self.at_random, *self.taught))
 
     @property
     def needs_memory(self) -> float:
