@@ -60,13 +60,18 @@ _RLFT = {
     "target_kl": 0.03,
     "terms.ppo": {"epsilon": 0.2},
     "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
-    "terms.value": {"coef": 0.5},
+    "terms.value": {"coef": 0.05},
+    "value_learning_rate": 5e-3,
     "baseline": "value",
     "gae_lambda": 0.95,
     "normalize_advantages": True,
     "center_advantages": True,
 }
-"""PPO with a value head; a recipe that states its own policy term or baseline gets none of it."""
+"""PPO with a value head; a recipe that states its own policy term or baseline gets none of it.
+
+The head learns fast and the model below it learns little from its loss: with coef 0.5, the first iterations, in which
+values are far off, undid fine-tuning (key_door of the suite: 100 % to 22 % in four iterations; with 0.02, 100 %).
+"""
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
         for key, value in _RLFT.items():
             yield Choice(f"rlft.{key}", value, "PPO with a value head, as episodes have several steps")
     if recipe.model.name == BUILTIN:
-        yield Choice("rlft.learning_rate", 5e-4, "suits a model with random weights")
+        yield Choice("rlft.learning_rate", 3e-4, "suits a model with random weights")
     if not UNIT[0] < seen.return_spread < UNIT[1]:
         reason = f"returns have a standard deviation of {seen.return_spread:.2g}"
         yield Choice("rlft.normalize_rewards", True, reason)
