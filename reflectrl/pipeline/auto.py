@@ -26,7 +26,7 @@ from reflectrl.pipeline.survey import Survey, survey
 
 DATA_SHARE, SFT_SHARE = 0.1, 0.4
 """Shares of the time left that gen-data and sft may take; both end earlier where there is nothing more to learn."""
-MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 6000, 3000, 400
+MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 12_000, 8000, 400
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
 EVALUATION = 12
 """Length of the evaluation, in iterations of RLFT."""
@@ -48,7 +48,9 @@ NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states there."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
-_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 1e-3, "max_grad_norm": 1.0, "patience": 6}
+_SFT_ENDS = {"check_every": 100, "patience": 8}
+"""Fine-tuning ends once its held-out loss hardly falls."""
+_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 1e-3, "max_grad_norm": 1.0}
 """Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section."""
 _RLFT = {
     "episodes": 64,
@@ -190,6 +192,10 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
 
 def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     """Choose how both players are fine-tuned and how the policy learns from play, except for how long."""
+    if recipe.sft.enabled:
+        for player in ("reflector", "policy"):
+            for key, count in _SFT_ENDS.items():
+                yield Choice(f"sft.{player}.{key}", count, "ends where the held-out loss hardly falls")
     if recipe.model.name == BUILTIN and recipe.sft.enabled:
         for player in ("reflector", "policy"):
             for key, suited in _SFT.items():
