@@ -160,6 +160,9 @@ class ValueTerm(Term):
 
     clip: Positive | None = None
     """Clip range of a value's change in one iteration, in units of return, as in PPO's code; absent: no clipping."""
+    trunk: bool = True
+    """Let the error also train the layers below the head, whose first estimates are far off; false keeps it from undoing
+    what they have learned in fine-tuning."""
 
 
 @settings()

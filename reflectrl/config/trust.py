@@ -52,6 +52,7 @@ _PLAIN = {
     "SFTSection": "enabled drop_long_rows",
     "Stage": "name tasks",
     "ThoughtTerm": "aggregate sample",
+    "ValueTerm": "trunk",
     "Validation": "greedy",
     "RLFTSection": "learning_rate_schedule rewards format_into_return fallback_credit baseline bootstrap_truncated "
     "normalize_rewards normalize_advantages center_advantages keep",

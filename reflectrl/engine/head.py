@@ -219,7 +219,7 @@ def _check_head(head: Any) -> None:
         )
 
 
-def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None:
+def add_choice_head(model: PreTrainedModel, *, value_head: bool = False, value_trains_trunk: bool = True) -> None:
     """Extend ``model.forward`` by the masked action head; call this before DDP wraps the model.
 
     ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
@@ -230,8 +230,8 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
 
     Args:
         model: any causal language model of transformers.
-        value_head: add a linear value head on the inputs of the output matrix, whose loss also trains the trunk;
-            ``save_pretrained`` does not save it.
+        value_head: add a linear value head on the inputs of the output matrix; ``save_pretrained`` does not save it.
+        value_trains_trunk: whether the loss of the value head also trains the layers below it.
 
     Raises:
         InvalidInput: LoRA on the lm_head, a quantised lm_head, or a model that ``try_head`` refuses.
@@ -247,6 +247,7 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False) -> None
         model.value_head = nn.Linear(width, 1, device=model.device)
         nn.init.zeros_(model.value_head.weight)
         nn.init.zeros_(model.value_head.bias)
+        model.value_trains_trunk = value_trains_trunk
         model._keys_to_ignore_on_save = {"value_head.weight", "value_head.bias"}
     bound = model.forward
     # unbound, so that copies of the model call their own; accelerate's hooks leave no method to unbind
@@ -280,5 +281,5 @@ def _values(model: Any, logits: Tensor, states: Tensor | None) -> Tensor:
     """Return (N,) estimates of the return from (N, D) states; zeros without a value head."""
     if states is None or not hasattr(model, "value_head"):
         return logits.new_zeros(logits.size(0))
-    values: Tensor = model.value_head(states.float()).squeeze(-1)
+    values: Tensor = model.value_head((states if model.value_trains_trunk else states.detach()).float()).squeeze(-1)
     return values

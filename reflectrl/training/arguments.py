@@ -119,7 +119,8 @@ def trainable_policy(
     lm.model.eval()  # the tries of heads and caches compare logits, which dropout would change
     if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
         lm.model.to(args.device)  # Trainer would do so only after the caches are created
-    add_choice_head(lm.base, value_head=args.baseline == "value")
+    value = args.terms.value
+    add_choice_head(lm.base, value_head=value is not None, value_trains_trunk=value is not None and value.trunk)
     ids = label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
     cache = prefix_cache_for(lm.base, args.max_length, "policy", args.micro_batch_tokens) if args.prefix_reuse else None
