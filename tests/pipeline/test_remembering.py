@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 from agent_server import in_process, refusal
+from note import Note
 from records import prompts_of
-from trained_runs import TrainedRuns
+from trained_runs import TrainedRuns, play_stages
 
-from reflectrl.core import InvalidInput, Observation, Trajectory
+from reflectrl.config import load_recipe
+from reflectrl.core import InvalidInput, Observation, Trajectory, register_env
+from reflectrl.core.layout import RESULTS
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.rows import policy_row
 from reflectrl.data_gen.samples import read_samples
@@ -20,6 +23,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import read_results
 from reflectrl.serving.service import load_served_agent
 
 pytestmark = pytest.mark.slow
@@ -146,3 +150,23 @@ def test_an_agent_that_shows_no_past_states_takes_them_in_the_right_number_or_no
     assert told.decision.logprob == pytest.approx(alone.decision.logprob, abs=1e-5)
     with pytest.raises(InvalidInput, match="2 visited .* or none: this agent does not read them"):
         forgetful.act(here, ["add one"], visited=[here, here])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "least", "most"),
+    [
+        ((), 0.0, 0.6),
+        (("prompt.history={steps: 3, show: transitions}", "players.reflector.player=none"), 0.8, 1.0),
+        (("players.reflector.carry=true",), 0.8, 1.0),
+    ],
+    ids=["past actions", "past states", "carried words"],
+)
+def test_what_was_shown_once_is_acted_on_later_with_a_memory_and_not_without(
+    overrides: tuple[str, ...], least: float, most: float, tmp_path: Path
+) -> None:
+    register_env("note", Note)
+    steps = ("sft.reflector.steps=120", "sft.policy.steps=120", "data.samples=240", "data.noise=0", "rlft=null")
+    asked = ("eval.policies=[sft]", "eval.controls=[]", "eval.episodes=60")
+    play_stages(load_recipe("number_line/nano", ["env.name=note", *steps, *asked, *overrides]), tmp_path / "run")
+    [row] = [row for row in read_results(tmp_path / "run" / RESULTS) if row.mode == "sampled"]
+    assert least <= row.metrics.success <= most
