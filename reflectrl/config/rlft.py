@@ -161,8 +161,8 @@ class ValueTerm(Term):
     clip: Positive | None = None
     """Clip range of a value's change in one iteration, in units of return, as in PPO's code; absent: no clipping."""
     trunk: bool = True
-    """Let the error also train the layers below the head, whose first estimates are far off; false keeps it from undoing
-    what they have learned in fine-tuning."""
+    """Let the error also train the layers below the head. Its first estimates are far off, so with false it cannot undo
+    what these layers have learned in fine-tuning."""
 
 
 @settings()
