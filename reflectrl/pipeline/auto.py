@@ -63,7 +63,7 @@ _RLFT = {
     "terms.ppo": {"epsilon": 0.2},
     "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
     "terms.value": {"coef": 0.5, "trunk": False},
-    "value_learning_rate": 5e-3,
+    "value_learning_rate": 1e-3,
     "baseline": "value",
     "gae_lambda": 0.95,
     "normalize_advantages": True,
