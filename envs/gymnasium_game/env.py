@@ -35,8 +35,8 @@ class GymnasiumGame(NatLangEnv):
     is shown in brackets, with the name of its colour unless that is red: ``[S]``, ``[blue R]``. A truncation by the
     environment itself ends the episode without success, and counts as terminated.
 
-    There is no expert, so gen-data needs a chat model that plays (``data.teacher=openai``,
-    ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
+    There is no expert: ``reflectrl train`` trains a policy by play alone, and gen-data needs a chat model that plays
+    (``data.teacher=openai``, ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
 
     Args:
         game: ``id`` of ``gymnasium.make``, e.g. "FrozenLake-v1".

@@ -65,7 +65,7 @@ _RLFT = {
     "terms.value": {"coef": 0.5, "trunk": False},
     "value_learning_rate": 1e-3,
     "baseline": "value",
-    "gae_lambda": 0.95,
+    "gae_lambda": 0.99,
     "normalize_advantages": True,
     "center_advantages": True,
 }
