@@ -178,6 +178,17 @@ def test_a_value_is_linear_in_the_last_hidden_state_and_its_head_is_not_saved(tm
     torch.testing.assert_close(own_logits(again.eval()), own_logits(model))
 
 
+@pytest.mark.parametrize("trunk", [True, False])
+def test_the_loss_of_values_trains_the_layers_below_only_where_it_should(trunk):
+    model = language_model("gpt2")
+    add_choice_head(model, value_head=True, value_trains_trunk=trunk)
+    torch.nn.init.normal_(model.value_head.weight)
+    asked(model)[1].square().sum().backward()
+    assert model.value_head.weight.grad.abs().sum() > 0
+    below = [weight.grad for name, weight in model.named_parameters() if not name.startswith("value_head")]
+    assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in below) == trunk
+
+
 def test_the_value_head_under_adapters_is_trained_and_stays_out_of_the_adapter(tmp_path):
     model = add_lora(language_model("gpt2"), LoraSection(r=4), [])
     add_choice_head(model.get_base_model(), value_head=True)
