@@ -120,8 +120,8 @@ def generate(
         Summary of the collected samples; ``None`` for a dry run.
 
     Raises:
-        InvalidInput: an environment without the expert that the recipe needs, no key, held-out states only, a budget
-            without a price, demonstrations that are missing or cannot be used.
+        InvalidInput: an environment without the expert that the recipe needs, no key, a budget without a price,
+            reflections that all say secrets, demonstrations that are missing or cannot be used.
         WorkFailed: the endpoint cannot be used, or the budget is spent; the next call uses all replies that were paid
             for.
 
@@ -259,7 +259,7 @@ class Collection:
         """Play teacher episodes until there are enough samples.
 
         Raises:
-            InvalidInput: an environment without the expert that the recipe asks for, or held-out states only.
+            InvalidInput: an environment without the expert that the recipe asks for, or reflections that all say secrets.
             WorkFailed: the endpoint cannot be used.
 
         """
@@ -314,15 +314,9 @@ class Collection:
                 f"all {tasks} training tasks were played without a sample, and {self._rejected} calls to the teacher "
                 f"had no usable reply; {self._client.journal.rejected_path} says why. Use another model and --run."
             )
-        if any(episode.indiscreet for episode in episodes):
-            raise InvalidInput(
-                f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not "
-                "show; expected others: reflect on what the texts tell, or name fewer words in the environment's "
-                "secrets()."
-            )
         raise InvalidInput(
-            f"all {tasks} training tasks were played and every state is the start of a held-out task; "
-            "expected others: correct the environment's splits."
+            f"all {tasks} training tasks were played and every reflection says a secret that its prompt does not show; "
+            "expected others: reflect on what the texts tell, or name fewer words in the environment's secrets()."
         )
 
     @property

@@ -107,7 +107,8 @@ def env_class(name: str) -> type[NatLangEnv]:
         )
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
-        with _foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported"):
+        advice = f"; {nearest(module, env_names())}" if names_class(name) else "."
+        with _foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported", advice):
             target = getattr(importlib.import_module(module), attribute)
     if not (inspect.isclass(target) and issubclass(target, NatLangEnv)):
         raise InvalidInput(f"environment {name!r} is {target!r}; expected a subclass of reflectrl.NatLangEnv.")
@@ -187,7 +188,8 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         env = cls(**options)
     check_constructed(env)
     if not env.name:
-        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name.")
+        named = plain.rpartition(":")[2]
+        raise InvalidInput(f"class {cls.__name__} has no name; set the class attribute name = {named!r}.")
     return env
 
 

@@ -39,6 +39,8 @@ SHAPES = {0: {"layers": 2, "width": 64, "heads": 2}, 60: {"layers": 4, "width": 
 suite, takes 3.5 times as long as one of the first, and its reflector is right in 76 instead of 72 % after 1,500."""
 VOCABULARY = 1000
 """Size of the builtin model's vocabulary at most."""
+PRIVILEGED = 0.1
+"""Fraction of states with equal texts and pasts in which the expert acts differently, from which nobody reflects."""
 MEMORY = 0.02
 """Fraction of states that need a memory from which prompts show past states."""
 REMEMBERED = 2000
@@ -139,6 +141,9 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
         yield Choice("sft.enabled", False, reason)
         yield Choice("players.reflector.player", "none", f"{reason} to teach reflections")
         yield Choice("eval.policies", ["random", "rlft"], reason)
+    elif seen.unclear is not None and seen.unclear.unexplained > PRIVILEGED:
+        reason = f"in {seen.unclear.unexplained:.0%} of the states the expert knows what no player can"
+        yield Choice("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
     else:
         yield Choice("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
 

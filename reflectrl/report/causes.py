@@ -271,7 +271,7 @@ def _unrewarded(of: _Evidence) -> Cause | None:
     return Cause(
         "reward",
         f"{which} {episodes:,} training episodes succeeded or had a return above 0, so there was nothing to reinforce",
-        "`rlft.rewards.novelty`, `data.demonstrations`, or a curriculum of easier tasks (`rlft.stages`)",
+        "`novelty` in `rlft.rewards`, `data.demonstrations`, or a curriculum of easier tasks (`rlft.stages`)",
     )
 
 

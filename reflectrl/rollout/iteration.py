@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from reflectrl.core.types import ADDED
 from reflectrl.rollout.metrics import EpisodeMeans, metric
 
 Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
@@ -158,7 +159,7 @@ class Iteration(EpisodeMeans, IterationPlace):
     """In the first iteration of a stage: success rate of the expert on these episodes; ``None`` without an expert."""
     validation_by_group: Mapping[str, float]
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
-    ended: Ends | None = None
+    ended: Ends | None = field(default=None, metadata=ADDED)
     """In the last iteration of a stage: what ended it. expert: sampled validation reached the expert's level."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""

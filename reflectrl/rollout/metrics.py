@@ -13,6 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from reflectrl.core import Trajectory
+from reflectrl.core.types import ADDED
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
@@ -53,7 +54,8 @@ def metric(
 ) -> Any:
     """Return a dataclass field that declares a metric; see ``Metric`` for the arguments."""
     shown = Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)
-    return field(default=default, metadata={"metric": shown})
+    older = {} if default is MISSING else ADDED  # files of earlier versions lack what has a default
+    return field(default=default, metadata={"metric": shown, **older})
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:

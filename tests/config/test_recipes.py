@@ -131,7 +131,8 @@ def test_x1_a_recipe_loads_is_dumped_says_what_it_is_and_plays_its_environment_w
 
 
 def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
-    assert sorted({option[:2] for option in fields()} - {setting[:2] for setting in SET}) == []
+    filled_in = {("BudgetSection", "stated"), ("BudgetSection", "chosen")}  # by the loader and the stages
+    assert sorted({option[:2] for option in fields()} - {setting[:2] for setting in SET} - filled_in) == []
     used = {
         (section, name, str(choice))
         for section, name, value in SET

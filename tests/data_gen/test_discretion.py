@@ -164,16 +164,8 @@ class Blabber(Vault):
         return Observation("No word is seen.", ("wait", "knock", "say the word"))
 
 
-class OneState(Blabber):
-    """Environment whose tasks all start in the same state, so that every state is held out."""
-
-    name = "one_state"
-    observable = True
-
-
 def test_an_environment_that_can_give_no_row_is_refused(tmp_path: Path) -> None:
-    for env, fact in ((Blabber, "secret"), (OneState, "held-out")):
-        register_env(env.name, env)
-        given = Recipe.model_validate({"name": "test", "env": {"name": env.name, "options": {"eager": True}}})
-        with pytest.raises(InvalidInput, match=f"all 4 training tasks .*{fact}"):
-            generate(given, tmp_path)
+    register_env(Blabber.name, Blabber)
+    given = Recipe.model_validate({"name": "test", "env": {"name": Blabber.name, "options": {"eager": True}}})
+    with pytest.raises(InvalidInput, match="all 4 training tasks .*secret"):
+        generate(given, tmp_path)

@@ -141,7 +141,7 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
             Row("policy", hostile, hostile.menu.labels[-1], "t", 0, False),
             Row("reflector", replace(hostile, menu=None), f" {EVERYWHERE}", "t", 0, False),
         ]
-        [policy], [reflector] = encode_rows(tokenizer, encoder, rows, player="both", **options)
+        [policy], [reflector] = encode_rows(tokenizer, encoder, rows, player="both", **options).values()
         assert list(encoder.tokens(policy.prompt)) == ids, place
         assert special(tokenizer, reflector.prompt) == begin(tokenizer), place
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
