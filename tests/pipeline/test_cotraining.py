@@ -25,7 +25,7 @@ TRAINED = (
     "rlft.num_iterations=2",
     "rlft.learning_rate=0.02",
     "rlft.validation={every: 2, episodes: 12}",
-    "rlft.keep=best",
+    "rlft.keep=last",
 )
 ADAPTER = "adapter_model.safetensors"
 
