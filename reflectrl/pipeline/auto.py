@@ -32,8 +32,6 @@ EVALUATION = 12
 """Length of the evaluation, in iterations of RLFT."""
 VALIDATION = 1.25
 """Factor by which validations lengthen RLFT."""
-RARE = 0.05
-"""Success rate of random actions below which states that are new bring a reward of their own."""
 SHAPES = {0: {"layers": 2, "width": 64, "heads": 2}, 60: {"layers": 4, "width": 128, "heads": 4}}
 """Shape of the builtin model by the minutes from which it is worth its cost: a step of the second, on sokoban of the
 suite, takes 3.5 times as long as one of the first, and its reflector is right in 76 instead of 72 % after 1,500."""
@@ -50,7 +48,7 @@ LETTERS = 52
 UNIT = (0.2, 5.0)
 """Standard deviations of returns between which rewards need no scaling."""
 NOVELTY_WEIGHT = 0.1
-"""Weight of the reward for new states there."""
+"""Weight of the reward for new states where nobody teaches."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
@@ -68,7 +66,7 @@ _RLFT = {
     "terms.ppo": {"epsilon": 0.2},
     "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
     "terms.value": {"coef": 0.5, "trunk": False},
-    "value_learning_rate": 1e-3,
+    "value_learning_rate": 3e-3,
     "baseline": "value",
     "gae_lambda": 0.99,
     "normalize_advantages": True,
@@ -222,9 +220,11 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     if not UNIT[0] < seen.return_spread < UNIT[1]:
         reason = f"returns have a standard deviation of {seen.return_spread:.2g}"
         yield Choice("rlft.normalize_rewards", True, reason)
-    if seen.random_success < RARE and not recipe.sft.enabled:
-        reason = f"random actions succeed in {seen.random_success:.0%} of episodes"
+    if not recipe.sft.enabled:
+        reason = "without a teacher, what to do has to be found"
         yield Choice("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
+        yield Choice("rlft.terms.entropy", {"coef": 0.05, "coef_end": 0.1}, reason)
+        yield Choice("rlft.validation", {"patience": 20}, reason)
     discount = round(1 - 1 / min(max(2 * seen.horizon, 20), 200), 4)
     yield Choice("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")
 

@@ -32,7 +32,8 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         return
     if "eval" in ahead:
         check_reflectors(recipe)
-        if recipe.budget is None or recipe.budget.states("eval"):  # else the policies are chosen for the environment
+        chosen = recipe.budget is not None and not recipe.budget.states("eval.policies")  # chosen for the environment
+        if not chosen or recipe.eval.controls:
             check_expert(recipe, run.path)
     _check_endpoints(recipe, run, ahead, spending.max_cost)
     if "rlft" in ahead and recipe.rlft:

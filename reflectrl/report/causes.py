@@ -115,7 +115,9 @@ class _Evidence:
         return self.run.settings.get(key)
 
     def taught(self, player: str) -> list[Row]:
-        """Rows of a player that SFT was given."""
+        """Rows of a player that SFT was given; none where random actions stood in for a teacher."""
+        if self.setting("data.teacher") == "random":
+            return []
         name = sft_rows_file(player)
         with suppress(InvalidInput):
             return read_rows(self._artefacts.verify(name)) if (self.run.path / name).is_file() else []

@@ -197,7 +197,8 @@ def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trai
     record(run, tmp_path)
     kept = tmp_path / run.parent.name / run.name
     assert {path.name for path in kept.iterdir()} == {*RECORDED}
-    assert [replace(each, path=run) for each in read_runs([kept])] == read_runs([run])
+    [ours], [recorded] = read_runs([run]), read_runs([kept])
+    assert replace(recorded, path=run) == replace(ours, sft={}, validated=None)  # which lie beside rows and weights
     overrides = (*SMALL, *changed, "sft.policy.steps=25")
     planned = PlannedRun(tmp_path / "runs" / run.parent.name / run.name, "rap/nano_trials", overrides)
     assert record_of(planned, tmp_path) == kept

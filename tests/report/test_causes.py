@@ -159,9 +159,9 @@ def taught(folder: Path, note: str) -> Path:
 
 
 def test_rows_without_a_beginning_are_named(tmp_path: Path) -> None:
-    folder = taught(tmp_path / "run", "last")
+    source, folder = taught(tmp_path / "source", "last"), ended(tmp_path / "run", SILENT)
     for player in ("reflector", "policy"):
-        rows = read_rows(folder / "sft" / f"{player}.jsonl")
+        rows = read_rows(source / "sft" / f"{player}.jsonl")
         write_rows(folder / "sft" / f"{player}.jsonl", [row for row in rows if row.step])
     name, why = first(folder)
     assert name == "starts"
