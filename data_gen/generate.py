@@ -259,7 +259,7 @@ class Collection:
         """Play teacher episodes until there are enough samples.
 
         Raises:
-            InvalidInput: an environment without the expert that the recipe asks for, or reflections that all say secrets.
+            InvalidInput: an environment without the expert that the recipe asks for, or only reflections with secrets.
             WorkFailed: the endpoint cannot be used.
 
         """

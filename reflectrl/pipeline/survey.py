@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import pstdev
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
@@ -54,11 +54,6 @@ class Survey:
     """Equal texts in which the expert acts differently; ``None`` where there are none, or no expert."""
     seconds_per_step: float
     """Seconds of the environment for a step, with the expert's hints where it has them."""
-
-    @property
-    def random_success(self) -> float:
-        """Success rate of random actions."""
-        return fmean(each.success for each in self.at_random)
 
     @property
     def return_spread(self) -> float:
