@@ -83,7 +83,9 @@ def test_a_command_parses(line: str) -> None:
     while names := getattr(command, "commands", None):
         command = names[words.pop(0)]
     params = command.make_context("reflectrl", words).params
-    if "overrides" in params:
+    if "env" in params and "overrides" in params:
+        load_recipe({"name": "shown", "budget": {}, "env": {"name": params["env"]}}, params["overrides"] or ())
+    elif "overrides" in params:
         name = params["recipe"] if "recipe" in params else params["name"]
         check_recipe(load_recipe(name, params["overrides"] or ()))
 
