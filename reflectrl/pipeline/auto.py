@@ -107,7 +107,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         tell: called with a sentence about what was chosen.
 
     """
-    if recipe.budget is None or stage == "eval":
+    if recipe.budget is None or stage == "eval" or (stage == "sft" and not recipe.sft.enabled):
         return recipe
     minutes = recipe.budget.minutes
     if stage == "gen-data":
@@ -117,6 +117,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         recipe = _with(recipe, [*_layout(recipe, seen)])
         return _with(recipe, [*_model(recipe, run, seen), *_data(recipe, seen), *_training(recipe, seen)])
     left = 60 * minutes - run.seconds()
+    tell(f"{max(left, 0) / 60:.1f} of {minutes:g} minutes are left; measuring the pace")
     return _with(recipe, [*(_sft(recipe, run, left) if stage == "sft" else _rlft(recipe, run, left))])
 
 

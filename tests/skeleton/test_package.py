@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import reflectrl, refused
-from trained_runs import SHORT
 
 from reflectrl.core import InvalidInput
 from reflectrl.skeleton import write_package
@@ -79,7 +78,13 @@ def test_its_own_tests_pass_and_its_recipe_teaches_trains_and_evaluates(installe
     for test in tests:
         test()
     monkeypatch.chdir(tmp_path)
-    short = [*SHORT, "data.samples=60", "eval.episodes=4", "eval.policies=[rlft, expert]", "eval.controls=[]"]
+    short = [
+        "budget.minutes=0.2",
+        "data.samples=60",
+        "eval.episodes=4",
+        "eval.policies=[rlft, expert]",
+        "eval.controls=[]",
+    ]
     done = reflectrl("run", "--recipe", installed / "recipes" / "nano.yaml", "--run", "here", *short)
     assert done.code == 0, done.err
     expert = next(line for line in done.out.splitlines() if " expert " in line and " none " in line)
