@@ -24,8 +24,9 @@ from reflectrl.pipeline.pace import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.sft import wanted_players
 from reflectrl.pipeline.survey import Survey, survey
 
-DATA_SHARE, SFT_SHARE = 0.1, 0.4
-"""Shares of the time left that gen-data and sft may take; both end earlier where there is nothing more to learn."""
+SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.4
+"""Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data and for sft, which end
+earlier where there is nothing more to learn."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 12_000, 8000, 400
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
 EVALUATION = 12
@@ -112,7 +113,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
     minutes = recipe.budget.minutes
     if stage == "gen-data":
         tell("surveying the environment")
-        seen = survey(recipe, run.path)
+        seen = survey(recipe, run.path, SURVEY_SHARE * 60 * minutes)
         recipe = _with(recipe, [*_players(recipe, seen)])
         recipe = _with(recipe, [*_layout(recipe, seen)])
         return _with(recipe, [*_model(recipe, run, seen), *_data(recipe, seen), *_training(recipe, seen)])
@@ -132,7 +133,7 @@ def _with(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
 
 def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     """Choose who teaches and who plays."""
-    if recipe.data.teacher == "openai":
+    if recipe.data.teacher == "openai" or (recipe.data.demonstrations and not seen.taught):
         return
     if not seen.taught:
         reason = "the environment has no expert"

@@ -18,14 +18,14 @@ from reflectrl.core import Trajectory
 from reflectrl.core.ambiguous import Ambiguity, ambiguous_states
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.tokenizer import train_tokenizer
-from reflectrl.players import CarelessExpert, ExpertReflector, RandomPolicy, reflecting
+from reflectrl.players import CarelessExpert, ExpertReflector, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views, states_of
 
-EPISODES = 48
-"""Number of episodes of each kind."""
+EPISODES, LEAST = 48, 4
+"""Number of episodes of each kind, and the least, which is played even if it takes longer than it may."""
 EXPERTISE = 0.85
 """Probability of the expert's action in its episodes, which thereby leave its path."""
 
@@ -95,8 +95,13 @@ class Survey:
         return Lengths(longest(shown), longest(said), len(tokenizer))
 
 
-def survey(recipe: Recipe, folder: Path) -> Survey:
-    """Play episodes of training tasks in this process; the same recipe and seed play the same ones.
+def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
+    """Play episodes of training tasks in this process, random ones first, then the expert's.
+
+    Args:
+        recipe: the recipe; its seed draws tasks and episodes.
+        folder: the run folder, with the dataset that the recipe may need.
+        seconds: time after which no more episodes of a kind are played, if there are ``LEAST`` of them.
 
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
@@ -107,16 +112,23 @@ def survey(recipe: Recipe, folder: Path) -> Survey:
         rng = random.Random(derive_seed(recipe.seed, "survey"))
         episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(EPISODES)]
         began = time.monotonic()
-        at_random = rollout([env], episodes, policy=RandomPolicy(), seats=(), layout=layout)
+
+        def played(policy: Policy, seats: Sequence[Seat]) -> list[Trajectory]:
+            done, start = list[Trajectory](), time.monotonic()
+            for episode in episodes:
+                if len(done) < LEAST or time.monotonic() < start + seconds:
+                    done += rollout([env], [episode], policy=policy, seats=seats, layout=layout)
+            return done
+
+        at_random = played(RandomPolicy(), ())
         env.reset(seed=0, options={"task": tasks[0]})
         hints = env.hints()
         taught: list[Trajectory] = []
         unclear = None
         if hints.action is not None and hints.reflection is not None:
-            seats = reflecting(ExpertReflector())
-            taught = rollout([env], episodes, policy=CarelessExpert(EXPERTISE), seats=seats, layout=layout)
+            taught = played(CarelessExpert(EXPERTISE), reflecting(ExpertReflector()))
         steps = sum(len(each.turns) for each in (*at_random, *taught))
-        seconds = (time.monotonic() - began) / max(steps, 1)
+        pace = (time.monotonic() - began) / max(steps, 1)
         if taught:
-            unclear = ambiguous_states(env, episodes=EPISODES, seed=recipe.seed)
-        return Survey(env.max_actions, env.horizon, at_random, taught, unclear, seconds)
+            unclear = ambiguous_states(env, episodes=min(len(at_random), len(taught)), seed=recipe.seed)
+        return Survey(env.max_actions, env.horizon, at_random, taught, unclear, pace)
