@@ -1,11 +1,6 @@
-"""The development suite: small environments of different kinds, on which defaults are chosen; see ``suite.py``.
-
-Importing the package registers each environment by the name of its module.
-"""
+"""The development suite: small environments of different kinds, on which defaults are chosen; see ``suite.py``."""
 
 from pathlib import Path
-
-from reflectrl import register_env
 
 MODULES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
 
@@ -13,7 +8,3 @@ MODULES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if pat
 def target(name: str) -> str:
     """Return ``module:Class`` of a member, whose class is called like its module: ``Ice`` of ``ice``."""
     return f"{__name__}.{name}:{name.title().replace('_', '')}"
-
-
-for name in MODULES:
-    register_env(name, target(name))

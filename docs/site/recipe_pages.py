@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import AfterValidator
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -142,10 +142,15 @@ def _limits(limits: Any) -> str:
         Ge: ("at least", "ge"),
         Gt: ("above", "gt"),
         Le: ("at most", "le"),
+        Lt: ("below", "lt"),
         MinLen: ("length at least", "min_length"),
     }
     patterns = [limit.pattern for limit in limits if hasattr(limit, "pattern")]
-    bounds = [limit for limit in limits if not (isinstance(limit, AfterValidator) or hasattr(limit, "pattern"))]
+    bounds = [
+        limit
+        for limit in limits
+        if not (isinstance(limit, AfterValidator | BeforeValidator) or hasattr(limit, "pattern"))
+    ]
     said = [f"{known[type(limit)][0]} {getattr(limit, known[type(limit)][1]):g}" for limit in bounds]
     said += [f"as `{pattern}`" for pattern in patterns]
     return f" ({' and '.join(said)})" if said else ""

@@ -17,17 +17,8 @@ from reflectrl.core.settings import section_of, settings_fields
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": (
-        *(
-            "seed",
-            "budget.minutes",
-            "env.name",
-            "env.options",
-            "dataset",
-            "prompt",
-            "data",
-            "players.memory",
-            "players.planner",
-        ),
+        *("seed", "budget.minutes", "env.name", "env.options", "dataset", "prompt", "data"),
+        *("players.memory", "players.planner", "players.reflector.carry"),
         "model.images",  # rows show pictures to such a model
     ),
     "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),

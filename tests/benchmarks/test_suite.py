@@ -48,7 +48,7 @@ def module_text(name: str) -> str:
 
 @pytest.mark.parametrize("name", MEMBERS)
 def test_a_member_keeps_every_promise_in_at_most_90_lines(name):
-    env = make_env(name)
+    env = make_env(suite_envs.target(name))
     check_env(env, episodes=1)
     assert env.name == name
     text = module_text(name)
@@ -66,7 +66,7 @@ def test_a_member_keeps_every_promise_in_at_most_90_lines(name):
 
 @pytest.mark.parametrize("name", TAUGHT)
 def test_an_expert_reaches_what_its_docstring_claims_and_random_play_does_not(name):
-    env = make_env(name)
+    env = make_env(suite_envs.target(name))
     told = " ".join(inspect.getdoc(sys.modules[type(env).__module__]).split())
     least, claim = re.search(r"reaches (at least )?(\d+) %", told).groups()
     reached = success(env, 100, lambda env: env.expert())
@@ -126,7 +126,7 @@ PLANS = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_the_best_known_success_of_a_member_without_expert_is_reached_by_its_plan(name):
-    env = make_env(name)
+    env = make_env(suite_envs.target(name))
     env.reset(seed=0)
     assert env.expert() is None
     assert success(env, 60, PLANS[name]) == REFERENCES[name][0]

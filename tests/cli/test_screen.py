@@ -29,6 +29,7 @@ OURS = [
     r"run +policy +reflections by +mode .*",
     r"number_line-nano +(random|sft|rlft|expert) .*",
     r"RLFT (went|is|raised|lowered|made no clear difference).*",
+    r"number_line-nano (kept the weights that RLFT began with|is played with).*",
     r"Why: .*\. Try: .*",
     r"One run a recipe: .*",
     r"report: runs/number_line-nano/report.html",

@@ -55,7 +55,8 @@ NOT_COUNTED = {
 @pytest.mark.slow
 def test_an_estimate_names_the_parts_of_the_recipe_that_it_leaves_out():
     brief = "rlft.record_episodes=0"
-    assert estimate(recipe(brief)).not_counted == ("checkpoints",)
+    unvalidated = "rlft.validation=null"
+    assert estimate(recipe(brief, unvalidated)).not_counted == ("checkpoints",)
     assert estimate(recipe(brief, *NOT_COUNTED)).not_counted == ("checkpoints", *NOT_COUNTED.values())
 
 
@@ -112,7 +113,7 @@ def test_the_command_prints_a_table_or_json():
     assert (table.code, table.err) == (0, "")
     assert table.out.splitlines()[0].split() == ["part", "of", "an", "iteration", "tokens", "passes", "seconds"]
     assert "30 iterations: about" in table.out
-    assert table.out.splitlines()[-1] == "not counted: checkpoints, records"
+    assert table.out.splitlines()[-1] == "not counted: checkpoints, records, rlft.validation"
     (found,) = json.loads(reflectrl(*arguments, "--format", "json").out)["stages"]
     assert found["parts"]["act"]["tokens"] > 0
     assert found["iterations"] == 30

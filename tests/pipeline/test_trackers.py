@@ -29,6 +29,7 @@ from reflectrl.training.trackers import NAMES, Tracking, transcript
 RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
 
 MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name} - {
+    "rollout/novelty",
     "update/action_kl",
     "update/imitated",
     "update/imitated_too_long",
