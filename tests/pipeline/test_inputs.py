@@ -80,7 +80,7 @@ def _being_written() -> bool:
 )
 def test_a_stage_reads_its_inputs_and_what_no_result_depends_on(name: str, overrides: tuple[str, ...], tmp_path: Path):
     reads = set[str]()
-    recipe = recorded(load_recipe(name, [*SHORT, *overrides]), reads)
+    recipe = recorded(load_recipe(name, [*SHORT, *overrides]).model_copy(deep=True), reads)  # its defaults are shared
     for stage in STAGES:
         reads.clear()
         play_stages(recipe, tmp_path / "run", stage)
