@@ -265,6 +265,11 @@ class Recipe(Section):
             raise ValueError("eval.policies names rlft but the recipe has no rlft section; remove one of the two")
         if not self.sft.enabled and "sft" in self.eval.policies:
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
+        if self.budget is not None and self.dataset is not None:
+            raise ValueError(
+                "budget measures the environment before gen-data makes the tasks of dataset; remove budget and state the "
+                "settings, or remove dataset"
+            )
         if self.data.teacher == "random" and (self.sft.enabled or self.players.reflector.player != "none"):
             raise ValueError(
                 "data.teacher=random says nothing and knows no action, so nobody can learn from it; set "

@@ -103,8 +103,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     instructions: str = ""
     """Rules that a player must know, shown before each state if the recipe says so; options may add to them."""
     observable: ClassVar[bool] = True
-    """True if equal texts mean equal states. Then no SFT row may show the initial state of a held-out task; if false,
-    such a text reveals nothing about the task, because the deciding facts are hidden."""
+    """True if equal texts mean equal states. Then no SFT row may show the initial state of a held-out task, unless a
+    training task begins with the same text; if false, such a text reveals nothing about the task, because the deciding
+    facts are hidden."""
     further_splits: ClassVar[tuple[str, ...]] = ()
     """Further held-out splits besides "validation" and "test", for evaluation only."""
     _border = Border()

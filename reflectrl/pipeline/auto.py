@@ -105,7 +105,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         recipe: the recipe with what was chosen for earlier stages; without a ``budget`` it is returned as it is.
         run: the run folder.
         stage: the stage, which has not begun.
-        tell: called with a sentence about what was chosen.
+        tell: called with what is measured, and the time that is left.
 
     """
     if recipe.budget is None or stage == "eval" or (stage == "sft" and not recipe.sft.enabled):
@@ -216,7 +216,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
         return
     if not any(recipe.budget.states(f"rlft.{key}") for key in ("baseline", "terms.ppo", "terms.reinforce")):
         for key, value in _RLFT.items():
-            yield Choice(f"rlft.{key}", value, "PPO with a value head, as episodes have several steps")
+            yield Choice(f"rlft.{key}", value, "part of PPO with a value head")
     if recipe.model.name == BUILTIN:
         yield Choice("rlft.learning_rate", 3e-4, "suits a model with random weights")
     if not UNIT[0] < seen.return_spread < UNIT[1]:

@@ -73,6 +73,11 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
+def test_tasks_that_gen_data_makes_cannot_be_measured_before():
+    with pytest.raises(InvalidInput, match="remove budget and state"):
+        load_recipe("auto_explore/nano", ["budget={minutes: 1}"])
+
+
 def test_nobody_learns_from_a_random_teacher():
     with pytest.raises(InvalidInput, match="sft.enabled=false and players.reflector.player=none"):
         load_recipe({"name": "x", "env": {"name": "number_line"}, "data": {"teacher": "random"}})
