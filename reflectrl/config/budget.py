@@ -28,12 +28,12 @@ class BudgetSection(Section):
         return any(f"{each}.".startswith(f"{key}.") or f"{key}.".startswith(f"{each}.") for each in self.stated or ())
 
 
-def note_stated(values: dict[str, Any], overridden: Sequence[str]) -> None:
-    """Note in a recipe's ``values`` which keys they state, ``overridden`` ones included, if they have a budget."""
+def note_stated(values: dict[str, Any], given: Mapping[str, Any], overridden: Sequence[str]) -> None:
+    """Note in a recipe's ``values``, if they have a budget, which keys the recipe ``given`` and its overrides state."""
     budget = values.get("budget")
     if isinstance(budget, dict):
         before = budget.get("stated")
-        stated = [*_stated(values)] if before is None else [*before, *overridden]
+        stated = [*(_stated(given) if before is None else before), *overridden]
         budget["stated"] = sorted(each for each in {*stated} if not each.startswith("budget"))
 
 

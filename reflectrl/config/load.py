@@ -6,7 +6,7 @@ import copy
 import inspect
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from reflectrl.config.budget import note_stated
 from reflectrl.config.prices import ABSENT, drop_foreign_prices
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import RLFTSettings, Stage
 from reflectrl.config.schema import Recipe, in_full
 from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
@@ -99,7 +99,7 @@ def load_recipe(
         source.values,
         lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
     )
-    note_stated(source.values, [override.partition("=")[0] for override in overrides])
+    note_stated(source.values, before, [override.partition("=")[0] for override in overrides])
     checked = _checked(name, source)
     known = [*unused_settings(recipe)] if isinstance(recipe, Recipe) else []
     if unused := [line for line in unused_settings(checked) if line not in known]:
@@ -356,6 +356,8 @@ def _override(source: _Source, override: str) -> None:
     source.problems += [f"{said}: {problem}" for problem in problems]
     if path == "env.name":
         _leave_environment(source.values, {"env": {"name": value}})
+    if path.startswith("rlft.stages.") and isinstance(section := source.values.setdefault("rlft", {}), dict):
+        section.setdefault("stages", [asdict(stage) for stage in RLFTSettings().stages])  # else there is none to change
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")

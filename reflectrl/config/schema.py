@@ -267,8 +267,8 @@ class Recipe(Section):
             raise ValueError("eval.policies names sft but sft.enabled is false; remove one of the two")
         if self.budget is not None and self.dataset is not None:
             raise ValueError(
-                "budget measures the environment before gen-data makes the tasks of dataset; remove budget and state the "
-                "settings, or remove dataset"
+                "budget measures the environment before gen-data makes the tasks of dataset; remove budget and state "
+                "the settings, or remove dataset"
             )
         if self.data.teacher == "random" and (self.sft.enabled or self.players.reflector.player != "none"):
             raise ValueError(

@@ -47,6 +47,9 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
     assert again.budget.states("rlft.gamma")
     assert again.budget.states("rlft.terms.reinforce")
     assert not again.budget.states("rlft.gae_lambda")
+    short = recipe("corridor:Hall", "rlft.stages.0.success_threshold=0.9")
+    assert short.rlft.stages[0].success_threshold == 0.9
+    assert not short.budget.states("rlft.stages.0.iterations")
 
 
 def test_a_run_that_continues_keeps_its_bounds_and_ends_with_the_same_bytes(trained):
