@@ -1,7 +1,7 @@
-"""Demonstrations: episodes played by a person, the expert or a run, kept as samples for gen-data.
+"""Demonstrations: episodes of any player, kept as samples for gen-data.
 
-Every sample has a reflection, since both players learn from it. Only successful episodes are kept, since each of their
-steps will be imitated.
+Only successful episodes are kept, since each of their steps will be imitated. A reflector can learn only from samples
+with a reflection; those of players that do not reflect have none.
 """
 
 from __future__ import annotations
@@ -156,6 +156,21 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
                     "show one for each (prompt.history): play the episodes again with `reflectrl play --save`."
                 )
     return found
+
+
+def check_reflections(given: Sequence[Demonstration], recipe: Recipe) -> None:
+    """Check that a reflector which is to be trained has something to learn from each sample.
+
+    Raises:
+        InvalidInput: a sample has no reflection.
+
+    """
+    learns = recipe.sft.enabled and recipe.players.reflector.player in ("local", "self")
+    for found in (found for found in given if learns and not found.sample.reflection):
+        raise InvalidInput(
+            f"{found.where} has no reflection, and the reflector of the recipe is to learn from it; play the episodes "
+            "with --expert or yourself, or set players.reflector.player=none."
+        )
 
 
 def other_options(given: Sequence[Demonstration], recipe: Recipe) -> Iterator[str]:

@@ -22,6 +22,7 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import (
     Demonstration,
+    check_reflections,
     choose_demonstrations,
     other_options,
     read_demonstrations,
@@ -128,6 +129,7 @@ def generate(
     """
     spending = spending or Spending()
     given = read_demonstrations(recipe)
+    check_reflections(given, recipe)
     account = account or open_account(recipe, folder, spending.max_cost)
     client: ChatClient | None = None
     if recipe.data.teacher == "openai":
@@ -245,7 +247,9 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Number of samples that are still missing."""
+        """Number of samples that the teacher still has to add."""
+        if self.shown.samples and self._recipe.data.teacher == "random":  # its actions are not worth learning
+            return 0
         return max(0, self._recipe.data.samples - len(self.shown.samples) - self._taught)
 
     def estimate(self) -> Estimate:

@@ -41,6 +41,10 @@ MaxCost = Annotated[
     float | None,
     typer.Option("--max-cost", help="Budget for chat models in this run folder, in USD; needs endpoint.price."),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="Time for all stages together, from which settings follow that the recipe leaves open."),
+]
 
 
 def gen_data(
@@ -109,6 +113,7 @@ def run(
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
+    minutes: Minutes = None,
     seeds: Annotated[
         str | None, typer.Option(help="Several seeds, such as 0-9 or 0,3,5: a run folder and a process each.")
     ] = None,
@@ -120,10 +125,11 @@ def run(
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
+    overrides = [*(overrides or ()), *([] if minutes is None else [f"budget.minutes={minutes:g}"])]
     if seeds or grid:
         if recipe is None:
             raise InvalidInput("--seeds or --grid was given without --recipe; say which recipe to run.")
-        _sweep(recipe, runs, run, overrides or [], seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost)
+        _sweep(recipe, runs, run, overrides, seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost)
         return
     if jobs > 1:
         raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds or --grid with it.")
@@ -138,7 +144,7 @@ def train(
             metavar="ENV", help="Environment: package.module:Class, a name of 'check-env --list', gymnasium:NAME."
         ),
     ],
-    minutes: Annotated[float, typer.Option(min=0.5, help="Time for all stages together.")] = 15.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time for all stages together.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     runs: RunsOption = Path("runs"),
     run: Annotated[

@@ -122,7 +122,7 @@ class DataSection(Section):
 
     teacher: Literal["expert", "openai", "random"] = "expert"
     """Teacher: the environment's expert (offline); a chat endpoint; or random actions without words, from which a
-    recipe with neither SFT nor a reflector gets its tokenizer."""
+    recipe with neither SFT nor a reflector gets its tokenizer, and which add nothing to ``demonstrations``."""
     trajectory: Literal["teacher", "oracle"] = "oracle"
     """Source of the actions: the teacher (reflect, then choose), or the expert, with reflections based on a spoiler."""
     noise: Fraction = 0.0
@@ -270,10 +270,11 @@ class Recipe(Section):
                 "budget measures the environment before gen-data makes the tasks of dataset; remove budget and state "
                 "the settings, or remove dataset"
             )
-        if self.data.teacher == "random" and (self.sft.enabled or self.players.reflector.player != "none"):
+        learns = self.sft.enabled or self.players.reflector.player != "none"
+        if self.data.teacher == "random" and learns and not self.data.demonstrations:
             raise ValueError(
                 "data.teacher=random says nothing and knows no action, so nobody can learn from it; set "
-                "sft.enabled=false and players.reflector.player=none, or another teacher"
+                "sft.enabled=false and players.reflector.player=none, give data.demonstrations, or another teacher"
             )
         self._check_rewards()
         self._check_thoughts()

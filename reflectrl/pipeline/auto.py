@@ -17,6 +17,7 @@ from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.core.layout import RECIPE
 from reflectrl.core.nested import set_at, value_at
 from reflectrl.core.text import counted
+from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.models.load import BUILTIN
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.models import RunModels
@@ -133,9 +134,14 @@ def _with(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
 
 def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     """Choose who teaches and who plays."""
-    if recipe.data.teacher == "openai" or (recipe.data.demonstrations and not seen.taught):
+    if recipe.data.teacher == "openai":
         return
-    if not seen.taught:
+    if not seen.taught and recipe.data.demonstrations:
+        reason = "the environment has no expert, and demonstrations are given"
+        yield Choice("data.teacher", "random", f"{reason}, to which it adds nothing")
+        if not all(each.sample.reflection for each in read_demonstrations(recipe)):
+            yield Choice("players.reflector.player", "none", f"{reason}, some without reflections")
+    elif not seen.taught:
         reason = "the environment has no expert"
         yield Choice("data.teacher", "random", f"{reason}, and RLFT alone needs no rows but the tokenizer's")
         yield Choice("sft.enabled", False, reason)

@@ -11,18 +11,15 @@ import sys
 import termios
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import Done, reflectrl, refused
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, register_env
+from reflectrl.core import NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.samples import read_samples
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline.play import chance, check_teacher
-from reflectrl.players import ExpertReflector, Seat
 
 HOSTILE = "\x1b[2J[bold red]boo[/] :smile: \x07\u202e\ttab"
 SHOWN = "\u241b[2J[bold red]boo[/] :smile: \u2407\ufffd"
@@ -236,10 +233,22 @@ def test_only_success_is_saved_and_without_an_expert_a_person_reflects(tmp_path:
     assert not new.exists()
 
 
-def test_a_player_with_other_seats_than_a_reflector_does_not_demonstrate() -> None:
-    game = replace(chance("number_line", {}), seats=(Seat("planner", ExpertReflector()),))
-    with pytest.raises(InvalidInput, match="does not reflect"):
-        check_teacher(game, [])
+def test_lucky_random_episodes_teach_a_policy_without_a_reflector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = play("number_line", "--random", "--episodes", "12", "--save", "lucky.jsonl")
+    _, samples = read_samples(tmp_path / "lucky.jsonl")
+    assert 0 < len({(sample.task.id, sample.seed) for sample in samples}) < 12, "only the successful ones"
+    assert {sample.reflection for sample in samples} == {""}
+    given = ("gen-data", "--recipe", "number_line/nano", "data.teacher=random", "data.demonstrations=[lucky.jsonl]")
+    assert "lucky.jsonl, line 2 has no reflection" in refused(*given, "data.negatives=0.0")
+    made = reflectrl(*given, "data.negatives=0.0", "players.reflector.player=none", "--run", "lucky")
+    assert made.code == 0, made.err
+    assert "no teacher is asked" in made.err
+    rows = read_rows(tmp_path / "runs" / "lucky" / "sft" / "policy-no-reflection.jsonl")
+    assert 0 < len(rows) <= len(samples), "the random teacher's own actions are not imitated"
+    assert done.code == 0
 
 
 @pytest.mark.parametrize("keys", ["", "quit\n"], ids=["the input ends", "quit"])

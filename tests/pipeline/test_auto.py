@@ -10,9 +10,11 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import POLICY, RECIPE, STAGES
+from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.core.nested import value_at
+from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
+from reflectrl.pipeline.play import chance, choose_episodes, play_episode
 from reflectrl.rollout.results import read_results
 
 STATED = {"data": {"samples": 60}, "eval": {"episodes": 6, "greedy": False}, "rlft": {"episodes": 8}}
@@ -74,6 +76,18 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
+
+
+def test_episodes_of_chance_teach_a_policy_where_nobody_else_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    game = chance("corridor:SilentHall", {})
+    for episode in choose_episodes(game.env, count=40):
+        save_episode(tmp_path / "lucky.jsonl", game.header, play_episode(game, episode, lambda _: None))
+    data = {"data": {"demonstrations": ["lucky.jsonl"]}}
+    play_stages(recipe("corridor:SilentHall", **data), tmp_path / "run", *STAGES[:2])
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", True, "none")
+    assert (tmp_path / "run" / POLICY_SFT).is_dir()
 
 
 def test_tasks_that_gen_data_makes_cannot_be_measured_before():

@@ -79,7 +79,7 @@ def test_its_own_tests_pass_and_its_recipe_teaches_trains_and_evaluates(installe
         test()
     monkeypatch.chdir(tmp_path)
     short = [
-        "budget.minutes=0.2",
+        *("--minutes", "0.2"),
         "data.samples=60",
         "eval.episodes=4",
         "eval.policies=[rlft, expert]",
