@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
@@ -30,9 +29,11 @@ SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.4
 earlier where there is nothing more to learn."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 400
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
+MAX_CHARACTERS = 40_000_000
+"""Size of all prompts at most; SFT can read about as much in a quarter of an hour."""
 NOISE = 0.5
-"""Probability of a random action in gen-data: with 12,000 samples and 0.2, 71 % of the states on the expert's way in the
-test tasks of sokoban of the suite were among the rows, with 40,000 and 0.5 89 %, and SFT reached 89 instead of 40 %."""
+"""Probability of a random action in gen-data. Of the states on the expert's way in the test tasks of the suite's
+sokoban, 71 % were among 12,000 samples with noise 0.2, and 89 % among 40,000 with 0.5; SFT reached 40 and 89 %."""
 EVALUATION = 12
 """Length of the evaluation, in iterations of RLFT."""
 VALIDATION = 1.25
@@ -167,10 +168,7 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     if (share := seen.needs_memory) < MEMORY:
         yield Choice("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
         return
-    long = fmean(
-        len(turn.observation.text) + len(turn.decision.action) for each in seen.at_random for turn in each.turns
-    )
-    steps = min(seen.horizon, max(2, round(REMEMBERED / long)))
+    steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
     yield Choice("prompt.history", {"steps": steps, "show": "transitions"}, reason)
 
@@ -202,9 +200,11 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     if not recipe.sft.enabled:
         yield Choice("data.samples", MIN_SAMPLES, "only the tokenizer reads them")
         return
-    seconds = DATA_SHARE * 60 * recipe.budget.minutes
-    count = round(min(max(seconds / max(seen.seconds_per_step, 1e-9), MIN_SAMPLES), MAX_SAMPLES))
-    yield Choice("data.samples", count, f"a step takes {1000 * seen.seconds_per_step:.1f} ms")
+    seconds, shown = DATA_SHARE * 60 * recipe.budget.minutes, recipe.prompt.history
+    states = 1 + (shown.steps if shown.show == "transitions" else 0)
+    most = min(seconds / max(seen.seconds_per_step, 1e-9), MAX_SAMPLES, MAX_CHARACTERS / states / seen.characters)
+    reason = f"a step takes {1000 * seen.seconds_per_step:.1f} ms, and a state {seen.characters:.0f} characters"
+    yield Choice("data.samples", round(max(most, MIN_SAMPLES)), reason)
     yield Choice("data.noise", NOISE, "shows states off the expert's way")
     yield Choice("data.negatives", 0.3, "an expert can say how to go on after a mistake")
     yield Choice("data.reflection_dropout", 0.2, "the policy also learns to act where reflections are wrong")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import pstdev
+from statistics import fmean, pstdev
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
@@ -59,6 +59,13 @@ class Survey:
     def return_spread(self) -> float:
         """Standard deviation of the returns of all episodes."""
         return pstdev(each.episode_return for each in (*self.at_random, *self.taught))
+
+    @property
+    def characters(self) -> float:
+        """Mean length of a state and the action in it, in characters."""
+        return fmean(
+            len(turn.observation.text) + len(turn.decision.action) for each in self.at_random for turn in each.turns
+        )
 
     @property
     def needs_memory(self) -> float:
