@@ -22,7 +22,6 @@ from reflectrl.core import Trajectory
 from reflectrl.core.layout import training_episodes_file
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.sweep import run_all, unfinished
-from reflectrl.report.plots import COLOURS
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import measurements, running_mean
 from reflectrl.rollout.record import read_trajectories
@@ -54,6 +53,8 @@ SHIPPED = Arm(
     "80-83",
 )
 IMAGES = HERE.parent / "docs" / "images"
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+"""Colours of Okabe and Ito, which colour-blind readers can tell apart."""
 WINDOW = 10
 """Number of iterations in a running mean, and in an interval over which value errors are averaged."""
 FORGOTTEN = 0.2

@@ -53,7 +53,6 @@ MAY_BE_IMPORTED_BY = {
     "fastapi": {"serving"},
     "starlette": {"serving"},
     "uvicorn": {"serving"},
-    "matplotlib": {"report"},
     "PIL": {"core", "envs", "models"},
     "gymnasium_robotics": {"envs"},
     "metaworld": {"envs"},

@@ -19,7 +19,6 @@ from reflectrl.cli import (
     models,
     new_env,
     play,
-    plot,
     recipes,
     reports,
     serve,
@@ -65,7 +64,6 @@ app.command("eval", rich_help_panel=STAGES)(stages.evaluate)
 app.command("report", rich_help_panel=RESULTS)(reports.report)
 app.command("compare", rich_help_panel=RESULTS)(compare.compare)
 app.command("runs", rich_help_panel=RESULTS)(compare.list_runs)
-app.command("plot", rich_help_panel=RESULTS)(plot.plot)
 app.command("audit-rater", rich_help_panel=RESULTS)(audit.audit_rater)
 app.command("audit-reflector", rich_help_panel=RESULTS)(audit.audit_reflector)
 app.command("train-rater", rich_help_panel=AGENTS)(audit.train_rater)

@@ -10,7 +10,7 @@ import typer
 from reflectrl.cli.shared import RunFolders
 from reflectrl.cli.terminal import say, warn
 
-Format = Literal["text", "markdown", "csv", "json"]
+Format = Literal["text", "markdown", "json"]
 
 
 def compare(
@@ -25,19 +25,33 @@ def compare(
         str | None, typer.Option(help="A control such as blank, or another reflector; default: the recipe's own.")
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="Form of the table.")] = "text",
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write the table's numbers as CSV; - for stdout, in its place."
+        ),
+    ] = None,
 ) -> None:
     """Compare groups of runs over their seeds: mean, interquartile mean, worst run, probability of improvement."""
+    from reflectrl.core.files import check_output, write_output
     from reflectrl.report.compare import Rows, as_csv, as_json, as_markdown, print_comparison
     from reflectrl.report.compare import compare as summarise
     from reflectrl.report.runs import read_runs
 
+    only_csv = table == Path("-")
+    if table and not only_csv:
+        check_output(table)
     summaries, remarks = summarise(read_runs(runs), Rows(policy, split, mode, reflections), by)
     for sentence in remarks:
         warn(sentence)
-    if output == "text":
+    if only_csv:
+        say(as_csv(summaries), end="")
+    elif output == "text":
         print_comparison(summaries)
     else:
-        say({"markdown": as_markdown, "csv": as_csv, "json": as_json}[output](summaries))
+        say({"markdown": as_markdown, "json": as_json}[output](summaries))
+    if table and not only_csv:
+        write_output(table, as_csv(summaries))
 
 
 def list_runs(

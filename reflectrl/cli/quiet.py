@@ -12,7 +12,6 @@ LIBRARIES = (
     "bitsandbytes",  # which peft and transformers' Trainer import wherever it is installed
     "datasets",
     "huggingface_hub",
-    "matplotlib",  # a new home has no font cache yet
     "peft",
     "torch",
     "transformers",

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -331,13 +331,22 @@ def as_markdown(summaries: Sequence[Summary]) -> str:
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
-    """Return one line per run, for a spreadsheet or pandas, with the fields of ``Score`` after the group."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["group", *(each.name for each in fields(Score))])
+    """Return the table's numbers, one line per group: the fields of ``Summary`` without verdict and single runs.
+
+    An interval is two columns, with ``_low`` and ``_high`` at the end of their names; what is unknown is empty.
+    """
+    lines = []
     for summary in summaries:
-        writer.writerows([summary.group, *astuple(score)] for score in summary.scores)
-    return text.getvalue().rstrip("\n")
+        numbers = asdict(summary)
+        del numbers["verdict"], numbers["scores"]
+        for name, ends in (("mean", numbers.pop("interval")), ("iqm", numbers.pop("iqm_interval"))):
+            numbers[f"{name}_low"], numbers[f"{name}_high"] = ends or (None, None)
+        lines.append(numbers)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
 
 
 def as_json(summaries: Sequence[Summary]) -> str:

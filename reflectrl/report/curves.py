@@ -1,6 +1,6 @@
 """Learning curves as inline SVG: one panel a metric, one colour a run.
 
-Drawn by hand because a report needs no package that is not installed with the library; matplotlib is an extra.
+Drawn by hand because a report needs no package that is not installed with the library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PANELS = tuple(
     (record, field, metric)
     for record in (Iteration, Throughput)
     for field, metric in metrics_of(record).items()
-    if metric.panel
+    if metric.title
 )
 """The metrics that are drawn, with the records and fields that hold them."""
 

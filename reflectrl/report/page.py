@@ -28,7 +28,7 @@ _KEY = (
     "95 % Wilson interval. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted since "
     "training was last started."
 )
-_UNTRAINED = "No iteration of training yet; run <code>reflectrl rlft</code>."
+_UNTRAINED = '<p class="note">No iteration of training yet; run <code>reflectrl rlft</code>.</p>'
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
 
 _UNTOLD = "There is no verdict before the policy after RLFT is evaluated: `reflectrl eval`, with rlft in eval.policies."
@@ -62,23 +62,31 @@ def write_report(runs: Sequence[Run], out: Path) -> Path:
 def report_page(runs: Sequence[Run]) -> str:
     """Return the page; equal runs give an equal page.
 
-    Its content security policy adds to the escaping: a browser runs our one script only, whatever the page holds.
+    Its content security policy adds to the escaping: a browser runs our own scripts only, whatever the page holds.
     """
     drawn = curves(runs)
     words = verdict(runs) or [_UNTOLD]
     lead = '<p class="lead">' if len(group_runs(runs)) == 1 else "<p>"
-    digest = hashlib.sha256(asset("viewer.js").encode()).digest()
     return Template(asset("page.html")).substitute(
         title=escaped(", ".join(run.name for run in runs), 200),
-        hash=f"sha256-{base64.b64encode(digest).decode()}",
+        hashes=" ".join(map(_hash, ("curves.js", "viewer.js"))),
         style=asset("style.css"),
         verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
         table=_table(runs),
-        curves=f'{drawn}<p class="note">{_KEY if drawn else _UNTRAINED}</p>',
+        curves=f'{drawn}<p class="note">{_KEY}</p>{_script("curves.js")}' if drawn else _UNTRAINED,
         viewer=_viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
     )
+
+
+def _hash(name: str) -> str:
+    digest = hashlib.sha256(asset(name).encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _script(name: str) -> str:
+    return f"<script>{asset(name)}</script>"
 
 
 def _table(runs: Sequence[Run]) -> str:
@@ -142,7 +150,7 @@ def _viewer(runs: Sequence[Run], sources: Sources) -> str:
     index = f'<script type="application/json" id="index">{_index(runs, sources)}</script>'
     pictures = f'<script type="application/json" id="pictures">{json.dumps(sources.pictures)}</script>'
     silent = f'<noscript><p class="note">{_SILENT}</p></noscript>'
-    return f"{asset('viewer.html')}{silent}{missing}{blocks}{pictures}{index}<script>{asset('viewer.js')}</script>"
+    return f"{asset('viewer.html')}{silent}{missing}{blocks}{pictures}{index}{_script('viewer.js')}"
 
 
 def _index(runs: Sequence[Run], sources: Sources) -> str:

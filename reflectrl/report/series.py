@@ -1,4 +1,4 @@
-"""Series of a metric over the iterations of RLFT: the numbers behind the curves of the report and of ``plot``."""
+"""Series of a metric over the iterations of RLFT: the numbers behind the curves of the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from itertools import groupby
 
 import numpy as np
 
-from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import wilson_interval
@@ -138,31 +137,3 @@ def largest_fall(run: Run) -> Fall | None:
         measured, pairs = "training success", steady_success(run)
     point, best = max(pairs, key=lambda pair: (pair[1], pair[0].iteration))
     return Fall(measured, best, point.iteration, pairs[-1][1], kept_best)
-
-
-def mean_over_seeds(
-    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
-) -> tuple[list[float], list[float], list[float]]:
-    """Return the mean of curves and half of its 95 % t interval where all are defined, with linear interpolation.
-
-    Args:
-        curves: x, rising, and y of each curve.
-
-    Returns:
-        x, mean and half; the last is empty for one curve.
-
-    Raises:
-        InvalidInput: the curves have no x in common.
-
-    """
-    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    if begin > end:
-        raise InvalidInput(
-            f"runs with the same label were given, of which one ends at {end:,.6g} and another begins at {begin:,.6g}: "
-            "they have no mean; leave one out, or give them labels of their own (LABEL=RUN)."
-        )
-    grid = np.unique([place for x, _ in curves for place in x if begin <= place <= end])
-    values = np.array([np.interp(grid, x, y) for x, y in curves])
-    seeds = len(curves)
-    half = [] if seeds == 1 else (t95(seeds) * values.std(axis=0, ddof=1) / seeds**0.5).tolist()
-    return grid.tolist(), values.mean(axis=0).tolist(), half

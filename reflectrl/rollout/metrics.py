@@ -1,7 +1,7 @@
 """Metrics of a set of episodes, with their uncertainty and display.
 
-A metric is a field of a record that is declared with ``metric(...)``. The trackers, the plots and the report take its
-name, title and bounds from that declaration.
+A metric is a field of a record that is declared with ``metric(...)``. The trackers and the report take its name,
+title and bounds from that declaration.
 """
 
 from __future__ import annotations
@@ -26,20 +26,13 @@ class Metric:
     tracked: str
     """Name in an experiment tracker, ``group/name``."""
     title: str = ""
-    """Label of the metric's axis; empty for a metric that is not drawn."""
+    """Title of its panel in the HTML report; empty for a metric that is not drawn."""
     fraction: bool = False
     """True if the metric lies between 0 and 1."""
     low: float | None = None
     """Lower bound of the metric; ``None`` if it has none."""
-    panel: bool = False
-    """True if the HTML report draws the metric."""
     late: bool = False
     """True if files of older versions may lack the metric."""
-
-    @property
-    def name(self) -> str:
-        """Name on the command line, which is ``tracked`` without the group."""
-        return self.tracked.rpartition("/")[2]
 
 
 def metric(
@@ -48,12 +41,11 @@ def metric(
     *,
     fraction: bool = False,
     low: float | None = None,
-    panel: bool = False,
     late: bool = False,
     default: Any = MISSING,
 ) -> Any:
     """Return a dataclass field that declares a metric; see ``Metric`` for the arguments."""
-    shown = Metric(tracked, title, fraction, 0.0 if fraction else low, panel, late)
+    shown = Metric(tracked, title, fraction, 0.0 if fraction else low, late)
     older = {} if default is MISSING else ADDED  # files of earlier versions lack what has a default
     return field(default=default, metadata={"metric": shown, **older})
 
@@ -67,17 +59,17 @@ def metrics_of(record: type[Any]) -> dict[str, Metric]:
 class EpisodeMeans:
     """Means over episodes, which can be averaged over processes that have equally many episodes."""
 
-    success: float = metric("rollout/success", "Success rate", fraction=True, panel=True)
+    success: float = metric("rollout/success", "Success rate", fraction=True)
     """Fraction of the episodes that succeeded; like return and length, an estimate for uniformly drawn training tasks
     where ``rlft.task_priority`` draws others."""
-    episode_return: float = metric("rollout/return", "Return", panel=True)
+    episode_return: float = metric("rollout/return", "Return")
     """Mean undiscounted return."""
-    length: float = metric("rollout/length", "Steps an episode", low=0.0, panel=True, late=True)
+    length: float = metric("rollout/length", "Steps an episode", low=0.0, late=True)
     """Mean number of steps per episode."""
-    illegal: float = metric("rollout/illegal", "Illegal actions a step", fraction=True, late=True)
+    illegal: float = metric("rollout/illegal", fraction=True, late=True)
     """Fraction of the steps with an illegal action, including texts that name no legal action and were replaced by a
     random one."""
-    entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0, panel=True)
+    entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0)
     """Mean entropy of the policy over the menu, in nats per step."""
 
 

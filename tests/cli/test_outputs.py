@@ -10,7 +10,7 @@ from command_line import refused
 
 COMMANDS = """\
 report run --out
-plot run --out
+compare run --csv
 play number_line --expert --save
 export run --out
 recipes cp number_line/nano

@@ -62,7 +62,6 @@ def test_warnings_of_libraries_are_hidden_unless_they_are_asked_for(tmp_path: Pa
         "try: main()\n"
         "except SystemExit: pass\n"
         "logging.getLogger('bitsandbytes.backends.cpu.ops').warning('Failed to load CPU gemm_4bit_forward')\n"
-        "logging.getLogger('matplotlib.font_manager').warning('Matplotlib is building the font cache')\n"
         "warnings.warn('will change', FutureWarning)\n"
         "logging.getLogger('reflectrl.models.load').warning('ours')\n"
         "logging.getLogger('an.environment').warning('an author')\n"

@@ -21,7 +21,6 @@ from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.play import trained
 from reflectrl.report.page import report_page
-from reflectrl.report.plots import write_plot
 from reflectrl.report.runs import read_runs
 from reflectrl.sharing.export import export_run
 
@@ -95,7 +94,6 @@ READERS: tuple[tuple[str, str, Callable[[Path], object]], ...] = (
     ("throughput.jsonl", "rlft", report),
     ("trajectories/eval-sft-local-sampled.jsonl", "eval", report),
     ("trajectories/advantages-00000.jsonl", "rlft", report),
-    ("metrics.jsonl", "rlft", lambda run: write_plot([run], run / "plot.svg")),
 )
 """Damaged files, each with the stage that wrote it and its reader."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -109,14 +110,9 @@ def test_a_group_with_a_run_without_sft_has_no_mean_before_rlft(tmp_path: Path) 
     assert (both.mean, both.sft, both.over_sft, both.least_gain) == (0.5, None, None, None)
 
 
-def test_controls_are_compared_over_seeds_and_listed_as_csv(runs: list[Path]) -> None:
+def test_controls_are_compared_over_seeds(runs: list[Path]) -> None:
     (nine, _), _ = compare(read_runs(runs), Rows(reflections="blank"))
     assert (nine.runs, nine.mean, nine.sft) == (4, pytest.approx(0.01), None)
-    head, first, *others = reflectrl("compare", *runs, "--format", "csv").out.splitlines()
-    assert head == "group,run,success,episode_return,length,illegal,sft,fall"
-    group, run, success, *_, sft, fall = first.split(",")
-    assert (group, run, success, sft, fall) == ("number_line-nano rlft.gamma=0.9", "gamma0.9-seed0", "0.9", "0.5", "")
-    assert len(others) == len(runs) - 1
     assert "reflections shuffled; choose" in refused("compare", *runs, "--reflections", "shuffled")
 
 
@@ -144,6 +140,24 @@ def test_the_same_numbers_come_as_text_markdown_and_json(runs: list[Path]) -> No
     assert [score["success"] for score in first["scores"]] == [0.9, 0.8, 0.7, 0.2]
     low, high = first["iqm_interval"]
     assert 0.2 <= low < first["iqm"] < high <= 0.9
+
+
+def test_the_numbers_of_the_table_come_as_csv_in_a_file_beside_the_table_or_alone(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    (nine, one), _ = compare(read_runs(runs), Rows())
+    alone = reflectrl("compare", *runs, "--csv", "-").out
+    first, second = csv.DictReader(alone.splitlines())
+    assert (first["group"], first["runs"], first["worst_run"]) == (nine.group, "4", "gamma0.9-seed3")
+    numbers = ("sft", "mean", "iqm", "worst", "over_sft", "least_gain")
+    assert [float(first[name]) for name in numbers] == [getattr(nine, name) for name in numbers]
+    assert nine.iqm_interval is not None
+    ends = (*nine.interval, *nine.iqm_interval)
+    assert tuple(float(first[name]) for name in ("mean_low", "mean_high", "iqm_low", "iqm_high")) == ends
+    assert (second["group"], second["over_sft"], second["over_first"], second["first"]) == (one.group, "", "", "4")
+    beside = reflectrl("compare", *runs, "--csv", tmp_path / "table.csv")
+    assert beside.out == reflectrl("compare", *runs).out
+    assert (tmp_path / "table.csv").read_text() == alone
 
 
 def test_a_run_without_such_a_row_is_left_out_by_name_and_all_of_them_are_refused(runs: list[Path]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain
+from reflectrl.report.series import mean_interval
 from reflectrl.rollout.metrics import wilson_interval
 
 LEAST_COVERAGE = 0.93
@@ -96,3 +97,18 @@ def test_the_sentence_says_what_changed_or_else_by_how_much_it_may_have() -> Non
     )
     assert tell_gain(before, after).startswith("RLFT made no clear difference (-9 points")
     assert tell_gain(of([0.9], 100), []) == "RLFT ended at a success of 90 % [83, 94]."
+
+
+@pytest.mark.parametrize(
+    ("values", "half"),
+    [
+        ([1.0, 3.0, 5.0], 4.303 * 2 / 3**0.5),
+        (
+            [float(number % 2) for number in range(20)],
+            2.093 * 0.51299 / 20**0.5,
+        ),  # beyond the table
+    ],
+)
+def test_the_interval_of_a_mean_is_student_s(values: Sequence[float], half: float) -> None:
+    assert mean_interval(values) == (pytest.approx(sum(values) / len(values)), pytest.approx(half, rel=0.01))
+    assert mean_interval(values[:1]) == (values[0], None)

@@ -25,7 +25,7 @@ from reflectrl.report import report
 from reflectrl.report.curves import curves
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.series import success_band
+from reflectrl.report.series import running_mean, success_band
 from reflectrl.report.table import print_table, table_rows
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import wilson_interval
@@ -130,7 +130,7 @@ def test_the_tasks_are_named_below_the_table_with_the_runs_where_they_differ(tmp
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_well_formed_stands_alone_and_allows_one_script(run):
+def test_the_page_is_well_formed_stands_alone_and_allows_its_own_scripts(run):
     page = page_of(run)
     outline = Outline(page)
     assert {"table", "svg", "details", "pre", "noscript"} <= set(outline.seen)
@@ -139,9 +139,11 @@ def test_the_page_is_well_formed_stands_alone_and_allows_one_script(run):
     assert "url(" not in page
     for figure in re.findall("<svg.*?</svg>", page):
         ElementTree.fromstring(figure)
-    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert len(scripts) == 2
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed};" in page
     kinds = [value for name, value in outline.attributes if name == "type" and "/" in value]
     assert set(kinds) == {"text/plain", "application/json"}  # blocks of data, which browsers do not execute
     assert page_of(run) == page
@@ -202,7 +204,7 @@ def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_co
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
-    assert outline.seen.count("script") == 5  # our script, the index, the pictures, and two blocks
+    assert outline.seen.count("script") == 6  # our two scripts, the index, the pictures, and two blocks
     assert "n<i>" in outline.text
     harmless = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe"
     assert "".join(outline.text).count(harmless) == 2  # in the table of stages and in the recipe; curves cut the name
@@ -352,6 +354,13 @@ def test_each_group_of_tasks_has_a_panel(tmp_path):
     before = {name: value for name, value in iteration(0).items() if not name.endswith("_by_group")}
     [old] = read_runs([make_run(tmp_path / "old", metrics=[before])])
     assert not [title for title in titles(curves([old])) if "rate of" in title]
+
+
+def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path):
+    lines = [iteration(number, stage="pickup" if number < 3 else "full") for number in range(5)]
+    [run] = read_runs([make_run(tmp_path / "one", metrics=lines)])
+    assert running_mean(run.points, [0.0, 2.0, 4.0, 6.0, 8.0], 2) == [0.0, 1.0, 3.0, 6.0, 7.0]
+    assert running_mean(run.points[1::3], [2.0, 8.0], 3) == [2.0, 8.0]  # iterations 1 and 4
 
 
 def test_lines_have_a_band_of_wilson_intervals_and_may_be_short_flat_steep_or_long():
