@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from reflectrl.run import Run
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
-    from reflectrl.training.tools import environment_factory, task_rows
 
 __version__ = "0.1.0"
 
@@ -70,14 +69,12 @@ __all__ = [
     "__version__",
     "check_env",
     "env_names",
-    "environment_factory",
     "evaluate",
     "load_agent",
     "load_recipe",
     "make_env",
     "policy_views",
     "register_env",
-    "task_rows",
 ]
 
 _HOMES = {
@@ -101,12 +98,10 @@ _HOMES = {
     "Validation": "reflectrl.config.rlft",
     "ValueTerm": "reflectrl.config.rlft",
     "View": "reflectrl.prompts.views",
-    "environment_factory": "reflectrl.training.tools",
     "evaluate": "reflectrl.rollout.evaluate",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",
     "policy_views": "reflectrl.rollout",
-    "task_rows": "reflectrl.training.tools",
 }
 """Module of each public name that is imported on first use."""
 

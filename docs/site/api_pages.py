@@ -10,7 +10,7 @@ API = {
     ),
     "rollout": (
         "Rollouts and records",
-        ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results", "reflectrl.training.tools"],
+        ["reflectrl.rollout", "reflectrl.rollout.record", "reflectrl.rollout.results"],
     ),
     "memory": (
         "Memory",

@@ -27,9 +27,7 @@ def compare(
     output: Annotated[Format, typer.Option("--format", help="Form of the table.")] = "text",
     table: Annotated[
         Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write the table's numbers as CSV; - for stdout, in its place."
-        ),
+        typer.Option("--csv", metavar="FILE", help="Write the table's numbers as CSV; - for stdout, in its place."),
     ] = None,
 ) -> None:
     """Compare groups of runs over their seeds: mean, interquartile mean, worst run, probability of improvement."""
