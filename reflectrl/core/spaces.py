@@ -1,22 +1,16 @@
-"""``TextSpace``, and the functions by which gymnasium's ``AsyncVectorEnv`` passes its texts between processes.
+"""``TextSpace``: the space of observations and actions, as gymnasium asks for one.
 
 Gymnasium batches an unknown space as a ``Tuple`` of copies, so a vector environment takes and returns tuples of texts.
-Only shared memory, which ``AsyncVectorEnv`` uses by default, needs functions for the space.
+It cannot pass them through shared memory: ``AsyncVectorEnv`` needs ``shared_memory=False``, as it then says itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_char
-from typing import Any
 
 import gymnasium
-from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 from reflectrl.core.errors import InvalidInput
-
-MAX_SHARED_BYTES = 1 << 18
-"""Maximum length of a text in shared memory, in bytes of UTF-8."""
 
 
 class TextSpace(gymnasium.Space[str]):
@@ -72,40 +66,3 @@ class TextSpace(gymnasium.Space[str]):
     def __repr__(self) -> str:
         """Return a short form for gymnasium's messages."""
         return "TextSpace()"
-
-
-class SharedTexts(Sequence[str]):
-    """View of the texts that worker processes wrote last; a deep copy is a tuple, which no longer changes."""
-
-    def __init__(self, memory: Any) -> None:
-        self._memory = memory
-
-    def __len__(self) -> int:
-        return len(self._memory)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._memory[index].value.decode()
-
-    def __deepcopy__(self, _: object) -> tuple[str, ...]:
-        return tuple(self)
-
-
-@create_shared_memory.register(TextSpace)
-def _create(space: TextSpace, n: int = 1, ctx: Any = None) -> Any:  # noqa: ARG001 - gymnasium's signature
-    return ctx.Array(c_char * (MAX_SHARED_BYTES + 1), n)
-
-
-@read_from_shared_memory.register(TextSpace)
-def _read(space: TextSpace, shared_memory: Any, n: int = 1) -> SharedTexts:  # noqa: ARG001 - gymnasium's signature
-    return SharedTexts(shared_memory.get_obj())
-
-
-@write_to_shared_memory.register(TextSpace)
-def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None:  # noqa: ARG001 - as above
-    content = value.encode()
-    if len(content) > MAX_SHARED_BYTES:
-        raise InvalidInput(
-            f"an observation of {len(content):,} bytes was to go through shared memory; expected at most "
-            f"{MAX_SHARED_BYTES:,}: make AsyncVectorEnv with shared_memory=False."
-        )
-    shared_memory.get_obj()[index].value = content  # ends at the first NUL; environment texts contain none
