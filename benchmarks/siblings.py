@@ -155,7 +155,7 @@ def record_of(run: PlannedRun, records: Path = RECORDS) -> Path | None:
     folder = records / run.folder.parent.name / run.folder.name
     if not folder.is_dir():
         return None
-    recipe = load_recipe(run.recipe, run.overrides, tell=lambda _: None)
+    recipe = load_recipe(run.recipe, run.overrides)
     for stage in STAGES:
         RunFolder(folder).check(recipe, stage)
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.layout import CALLS
 from reflectrl.core.nested import section_at
 from reflectrl.endpoint.account import Account, Price, of_role
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import read_replies
 
 _SECTIONS = {
@@ -18,6 +20,7 @@ _SECTIONS = {
     **{role: f"players.{role}" for role in ("reflector", "policy", "corrector", "planner", "rater")},
 }
 """Section of the recipe with the endpoint of each role."""
+_DEFAULTS = Endpoint()
 
 
 def eval_role(name: object) -> str:
@@ -35,6 +38,28 @@ def endpoints_of(values: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     }
     keys = {role: f"{section}.endpoint" for role, section in {**_SECTIONS, **others}.items()}
     return {role: (key, section) for role, key in keys.items() if (section := section_at(values, key))}
+
+
+def price_mistakes(before: Any, after: Any, states: Callable[[str], bool]) -> list[str]:
+    """Return a mistake for each price that a change left to an endpoint whose model or server it changed.
+
+    Args:
+        before: values of a recipe.
+        after: the values after the change (an extending recipe, or overrides).
+        states: whether the change states the price at a dotted key.
+
+    """
+
+    def server(section: dict[str, Any]) -> list[Any]:
+        return [section.get(key, getattr(_DEFAULTS, key)) for key in ("model", "base_url", "azure_api_version")]
+
+    return [
+        f"{where}.price: it is that of model {server(then)[0]!r}, from before model or server were changed; give the "
+        "price of the new one, or null where it is free or not known"
+        for where, now in endpoints_of(after).values()
+        if (then := section_at(before, where)).get("price") and now.get("price") and server(then) != server(now)
+        if not states(f"{where}.price")
+    ]
 
 
 def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:

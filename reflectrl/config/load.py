@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from reflectrl.config.budget import note_stated
-from reflectrl.config.prices import ABSENT, drop_foreign_prices
+from reflectrl.config.endpoint import endpoints_of, price_mistakes
 from reflectrl.config.rlft import RLFTSettings, Stage
 from reflectrl.config.schema import Recipe, in_full
 from reflectrl.config.trust import check_trust, for_play
@@ -28,7 +28,6 @@ from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import misplaced_booleans, mistakes, refusal
-from reflectrl.core.stop import tell_user
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Source:
-    """A recipe before validation: its values, and the problems and notes found while reading it."""
+    """A recipe before validation: its values, and the problems found while reading it."""
 
     values: dict[str, Any]
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 def recipe_names() -> list[str]:
@@ -68,18 +66,12 @@ def recipe_text(name: str) -> str:
     return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load_recipe(
-    recipe: str | Path | Mapping[str, object] | Recipe,
-    overrides: Sequence[str] = (),
-    *,
-    tell: Callable[[str], None] = tell_user,
-) -> Recipe:
+def load_recipe(recipe: str | Path | Mapping[str, object] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe, apply ``key.sub=value`` overrides, and check it against the schema.
 
     Args:
         recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``.
         overrides: changes to the recipe, as ``key.sub=value``.
-        tell: called with a sentence about each inherited price that was dropped, see ``config.prices``.
 
     Raises:
         InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
@@ -94,18 +86,12 @@ def load_recipe(
     before = copy.deepcopy(source.values)
     for override in sorted(overrides, key=lambda each: not each.startswith("env.name=")):  # its options come after it
         _override(source, override)
-    source.notes += drop_foreign_prices(
-        before,
-        source.values,
-        lambda where: section_at(source.values, where).get("price") if _sets(overrides, f"{where}.price") else ABSENT,
-    )
+    source.problems += price_mistakes(before, source.values, lambda where: _sets(overrides, where))
     note_stated(source.values, before, [override.partition("=")[0] for override in overrides])
     checked = _checked(name, source)
     known = [*unused_settings(recipe)] if isinstance(recipe, Recipe) else []
     if unused := [line for line in unused_settings(checked) if line not in known]:
         raise refusal(f"recipe {name!r}", unused)
-    for note in source.notes:
-        tell(note)
     return checked
 
 
@@ -296,11 +282,12 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
         return source
     base = _read(parent, folder, above)
     _leave_environment(base.values, source.values)
+    stated = {f"{where}.price" for where, endpoint in endpoints_of(source.values).values() if "price" in endpoint}
+    for where in stated:  # as a whole: a part of another model's price is none of this one's
+        section_at(base.values, where.removesuffix(".price")).pop("price", None)
     merged = _merge(base.values, source.values)
-    notes = drop_foreign_prices(
-        base.values, merged, lambda where: section_at(source.values, where).get("price", ABSENT)
-    )
-    return _Source(merged, base.problems + source.problems, base.notes + notes)
+    problems = price_mistakes(base.values, merged, stated.__contains__)
+    return _Source(merged, base.problems + source.problems + problems)
 
 
 def _leave_environment(base: dict[str, Any], change: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ class Endpoint:
     """Seconds without any reply after which a line says so; they double with each further line."""
     price: Price | None = None
     """Price of tokens, for the estimate, the summary and ``--max-cost``; absent: only tokens are counted. It belongs to
-    the ``model`` and ``base_url`` that it was written for: change one of them, and it is dropped unless given again."""
+    the ``model`` and ``base_url`` that it was written for: change one of them, and give it again, or null."""
 
     def __str__(self) -> str:
         """Return model and address, for messages."""

@@ -138,7 +138,7 @@ def unfinished(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """
     waiting = []
     for each in planned:
-        recipe = load_recipe(each.recipe, each.overrides, tell=lambda _: None)
+        recipe = load_recipe(each.recipe, each.overrides)
         check_recipe(recipe)
         if not _is_done(each.folder, recipe):
             waiting.append(each)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
+from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_text
 from reflectrl.config.load import load_saved_recipe
 from reflectrl.core import InvalidInput, Task, register_env
+from reflectrl.endpoint.account import Price
 from reflectrl.envs.number_line import NumberLine
 
 MINIMAL = "name: mine\nenv: {name: number_line}\n"
@@ -175,36 +176,28 @@ TEACHER = "dangerous_taxi/openai_teacher"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "price", "said"),
+    ("overrides", "price"),
     [
-        (["base_url=http://localhost:8000/v1"], 0.0, "at http://localhost:8000/v1, whose calls count as free"),
-        (
-            ["base_url=http://gpu-box:8000/v1"],
-            None,
-            "of model 'gpt-4o' at OpenAI, not of model 'gpt-4o' at http://gpu-",
-        ),
-        (["model=gpt-5"], None, "not of model 'gpt-5' at OpenAI, whose price is not known"),
-        (["base_url=http://localhost:8000/v1", "price={prompt: 1, completion: 2}"], 1.0, None),
-        (["base_url=http://localhost:8000/v1", "price=null"], None, None),
-        (["base_url=null", "model=gpt-4o", "max_tokens=300"], 2.5, None),
+        (["base_url=http://localhost:8000/v1"], "refused"),
+        (["model=gpt-5"], "refused"),
+        (["base_url=http://localhost:8000/v1", "price={prompt: 1, completion: 2}"], Price(1, 2)),
+        (["base_url=http://localhost:8000/v1", "price=null"], None),
+        (["base_url=null", "model=gpt-4o", "max_tokens=300"], Price(2.5, 10, 1.25)),
     ],
 )
 def test_a_price_is_not_applied_to_another_model_or_server(
-    overrides: list[str], price: float | None, said: str | None, tmp_path: Path
+    overrides: list[str], price: Price | str | None, tmp_path: Path
 ) -> None:
-    notes: list[str] = []
-    endpoint = load_recipe(TEACHER, [f"data.endpoint.{o}" for o in overrides], tell=notes.append).data.endpoint
-    assert (endpoint.price and endpoint.price.prompt) == price
-    # also if one recipe extends the other
     changes = {key: yaml.safe_load(value) for key, _, value in (o.partition("=") for o in overrides)}
     own = write(tmp_path, yaml.safe_dump({"extends": TEACHER, "data": {"endpoint": changes}}))
-    assert load_recipe(own, tell=notes.append).data.endpoint.price == endpoint.price
-    assert [str(said) in line for line in notes] == [True, True] * bool(said)
-    # a whole recipe, as in a run folder, is used unchanged
-    whole = write(tmp_path, dump_recipe(load_recipe(own, tell=lambda _: None)), "whole.yaml")
-    notes.clear()
-    assert load_recipe(whole, tell=notes.append).data.endpoint.price == endpoint.price
-    assert notes == []
+    for given in ((TEACHER, [f"data.endpoint.{each}" for each in overrides]), (own, [])):  # an override, or a recipe
+        if price == "refused":
+            with pytest.raises(InvalidInput, match=r"data\.endpoint\.price: .*'gpt-4o'"):
+                load_recipe(*given)
+        else:
+            recipe = load_recipe(*given)
+            assert recipe.data.endpoint.price == price
+            assert load_recipe(write(tmp_path, dump_recipe(recipe), "whole.yaml")) == recipe  # as in a run folder
 
 
 def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
@@ -391,13 +384,6 @@ def test_a_model_in_the_home_folder_is_found_by_its_tilde() -> None:
     assert load_recipe("number_line/nano", [override]).model.name == str(Path.home() / "models" / "tiny.gguf")
 
 
-@pytest.mark.slow
-def test_a_part_of_a_price_is_changed_alone_and_shipped_recipes_say_nothing() -> None:
-    said: list[str] = []
+def test_a_part_of_a_price_is_changed_alone() -> None:
     part = ["data.endpoint.price.prompt=1", "data.endpoint.base_url=http://localhost:8000/v1"]
-    price = load_recipe(TEACHER, part, tell=said.append).data.endpoint.price
-    assert price is not None
-    assert (price.prompt, price.completion) == (1.0, 10.0)
-    for name in recipe_names():
-        load_recipe(name, tell=said.append)
-    assert said == []
+    assert load_recipe(TEACHER, part).data.endpoint.price == Price(1, 10, 1.25)
