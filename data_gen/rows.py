@@ -135,7 +135,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _read(value: object, where: str) -> Row:
-    row = decode(Row, {"seed": 0, **value} if isinstance(value, dict) else value, where)  # older versions lack it
+    row = decode(Row, value, where)
     menu = row.prompt.menu
     labels_there = menu.labels if menu else ()
     if (row.player == "policy") != bool(labels_there):

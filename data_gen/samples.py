@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.core.types import ADDED
 from reflectrl.prompts.views import State
 from reflectrl.rollout.record import Header, append_records, read_records, write_records
 
@@ -32,15 +31,15 @@ class Sample:
     """The teacher's choice, one of ``menu``; in a noisy step, another action is played."""
     negative: bool
     """True for a state reached by a deliberately wrong action (section 4.2)."""
-    visited: tuple[Observation, ...] = field(default=(), metadata=ADDED)
+    visited: tuple[Observation, ...] = ()
     """(t,) states in which the actions of ``past`` were chosen, without pictures and actions; empty where no prompt
     shows them."""
-    rewards: tuple[float, ...] = field(default=(), metadata=ADDED)
+    rewards: tuple[float, ...] = ()
     """(t,) rewards of the environment for the actions of ``past``; empty where no prompt shows them."""
 
-    previous: str = field(default="", metadata=ADDED)
+    previous: str = ""
     """Reflection of the step before, which a reflector that carries its words reads; empty where there is none."""
-    correctable: bool = field(default=False, metadata=ADDED)
+    correctable: bool = False
     """True if the reflection follows from the state alone, so that a wrong one of the step before can be corrected."""
 
     @property

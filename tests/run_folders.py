@@ -6,17 +6,21 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from records import chose, turn_of
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.core.jsonl import write_jsonl
+from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.core.origin import this_origin
 from reflectrl.prompts import PromptFormat
+from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
 
+PACE = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9, "prompt_reuse": 0.0}
+PACE |= {"env_failures": 0, "env_recycled": 0}
 HOSTILE = "</pre><script>alert('x')</script> & \x1b[31mred\x1b[0m \x00\x07 \u202egnp.exe"
 
 
@@ -28,20 +32,12 @@ def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", men
 
 
 def iteration(number, **changed):
-    """Return the values of a line of metrics.jsonl."""
-    line = {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
+    """Return the values of a line of metrics.jsonl; a metric that not every run has is ``None``."""
+    line = {each.name: None for each in fields(Iteration)}
+    line |= {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
     line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
-    line |= {"success_by_group": {}, "validation_success": None, "validation_greedy": None, "validation_by_group": {}}
-    line |= {"validation_return": None, "validation_start": None, "validation_start_greedy": None}
-    line |= {"validation_expert": None, "ended": None}
-    line |= {"entropy_coef": None, "memory_hits": None, "memory_key_misses": None}
-    line |= {"rater_std": None, "rater_invalid": None, "corrector_invalid": None}
-    line |= {"imitated": None, "imitated_too_long": None, "thought_truncated": None}
-    line |= {"thought_tokens": None, "thought_distinct": None}
-    line |= {"thought_repeated": None, "thought_bleu": None, "thought_templates": None}
-    line |= {"thought_misread": None, "thought_consistent": None, "thought_corrected": None}
-    line |= {"thought_kl": None, "action_kl": None}
+    line |= {"success_by_group": {}, "validation_by_group": {}}
     return {**line, "env_steps": 10 * (number + 1), **changed}
 
 
@@ -61,8 +57,8 @@ def make_run(path, played=None, metrics=(), training=(), benchmark=""):
         write_trajectories(path / "trajectories" / f"rlft-{number:05d}.jsonl", header, episodes)
     if metrics:
         write_jsonl(path / "metrics.jsonl", metrics)
-        pace = {"seconds": 0.5, "steps_per_second": 20.0, "reflection_hit_rate": 0.9}
-        write_jsonl(path / "throughput.jsonl", [{"iteration": line["iteration"], **pace} for line in metrics])
+        paces = [Throughput(iteration=line["iteration"], **PACE) for line in metrics]
+        write_jsonl(path / "throughput.jsonl", paces)
     return path
 
 
@@ -84,13 +80,18 @@ def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metric
 
 
 def forget_digests(run):
-    """Remove the digests from a run's ledger, as in those of earlier versions, so that a test may change files."""
+    """Remove the digests from a run's ledger, so that a test may change files."""
     ledger = json.loads((run / "stages.json").read_text())
-    del ledger["written_by"]
     for entry in ledger.values():
-        del entry["artefacts"], entry["recipe"]
+        entry.pop("artefacts", None)
+        entry.pop("recipe", None)
     (run / "stages.json").write_text(json.dumps(ledger))
     return run
+
+
+def write_ledger(run, **entries):
+    """Write the ``stages.json`` of a run that this version began, with these entries."""
+    (run / "stages.json").write_text(json.dumps({"written_by": encode(this_origin()), **entries}))
 
 
 def unfinish(run, stage):

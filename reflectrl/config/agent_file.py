@@ -16,7 +16,7 @@ from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.layout import AGENT, POLICY, REFLECTOR, saved_player
-from reflectrl.core.version import WRITTEN_BY, this_version, version_errors
+from reflectrl.core.version import WRITTEN_BY, check_format, this_version
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-agent"
@@ -51,16 +51,14 @@ def read_agent_file(folder: Path) -> AgentFile | None:
     path = folder / AGENT
     if not path.exists():
         return None
-    with version_errors(folder):
-        lines = [value for _, value in read_jsonl(path)]
-        given = dict(lines[0]) if len(lines) == 1 and isinstance(lines[0], dict) else {}
-        if (found := given.pop("format", None)) != FORMAT:
-            raise InvalidInput(
-                f"{path} names the format {found!r}; expected {FORMAT!r}: is this a folder of `reflectrl export`?"
-            )
-        for key in (WRITTEN_BY, "version"):  # format 1 has "version"
-            given.pop(key, None)
-        agent = decode(AgentFile, given, str(path))
+    lines = [value for _, value in read_jsonl(path)]
+    given = dict(lines[0]) if len(lines) == 1 and isinstance(lines[0], dict) else {}
+    if (found := given.pop("format", None)) != FORMAT:
+        raise InvalidInput(
+            f"{path} names the format {found!r}; expected {FORMAT!r}: is this a folder of `reflectrl export`?"
+        )
+    check_format(folder, given.pop(WRITTEN_BY, None))
+    agent = decode(AgentFile, given, str(path))
     if agent.max_actions < 1:
         raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 1 or more: export the run again.")
     return agent
@@ -77,8 +75,8 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise InvalidInput(
-            f"{folder} has no policy beside its {AGENT} (neither config.json nor adapter_config.json), as exports of "
-            "earlier versions have none; export its run again."
+            f"{folder} has no policy beside its {AGENT} (neither config.json nor adapter_config.json); "
+            "export its run again."
         )
 
     def as_saved(section: ModelSection, role: str) -> ModelSection:

@@ -22,7 +22,6 @@ from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
-from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
@@ -89,8 +88,7 @@ def load_recipe(recipe: str | Path | Mapping[str, object] | Recipe, overrides: S
     source.problems += price_mistakes(before, source.values, lambda where: _sets(overrides, where))
     note_stated(source.values, before, [override.partition("=")[0] for override in overrides])
     checked = _checked(name, source)
-    known = [*unused_settings(recipe)] if isinstance(recipe, Recipe) else []
-    if unused := [line for line in unused_settings(checked) if line not in known]:
+    if unused := [*unused_settings(checked)]:
         raise refusal(f"recipe {name!r}", unused)
     return checked
 
@@ -118,7 +116,6 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
             "stages write it, or to extend a shipped one."
         )
     source = _extended(values, Path(), (identity,))
-    source.values = without_credentials(source.values)
     recipe = _checked(str(path), source)
     if (path.parent / AGENT).exists():
         recipe = for_play(recipe)

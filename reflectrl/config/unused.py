@@ -1,7 +1,4 @@
-"""Settings of a recipe that another of its settings makes useless.
-
-They are refused in a recipe that is given, not in one that a run folder holds, which an earlier version accepted.
-"""
+"""Settings of a recipe that another of its settings makes useless, which ``load_recipe`` refuses."""
 
 from __future__ import annotations
 

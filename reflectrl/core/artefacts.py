@@ -1,7 +1,6 @@
 """``Artefacts``: the products of the stages of a run folder, with size and SHA-256 from the ledger ``stages.json``.
 
-Readers verify a file here before they use it, so a damaged or replaced file is refused. Folders of earlier versions
-have no digests in their ledger and are read without a check.
+Readers verify a file here before they use it, so a damaged or replaced file is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from reflectrl.core.errors import InvalidInput
 from reflectrl.core.files import open_regular
 from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import BASE, COMPUTE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
-from reflectrl.core.version import WRITTEN_BY
+from reflectrl.core.version import WRITTEN_BY, check_format
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
     """Return the entries of ``stages.json`` of ``run``, by stage; empty where there is no such file.
 
     Raises:
-        InvalidInput: the file cannot be read, or is no ledger.
+        InvalidInput: the file cannot be read, is no ledger, or was written in another format.
 
     """
     path = run / LEDGER
@@ -174,7 +173,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
     ledger = read_json(path, "the ledger of a run folder: delete the folder to start over, or put back the file")
     if not isinstance(ledger, dict):
         raise no_ledger(run, "expected an object with the stages")
-    ledger.pop(WRITTEN_BY, None)
+    check_format(run, ledger.pop(WRITTEN_BY, None))
     return ledger
 
 

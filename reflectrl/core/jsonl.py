@@ -100,7 +100,7 @@ def _place(where: str, key: str) -> str:
 
 
 def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
-    """Check recursively that each object has exactly the fields of its record; it may lack those that were added."""
+    """Check recursively that each object has exactly the fields of its record."""
     if isinstance(record, tuple | list):
         if not (record and isinstance(record[0], _Leaf)):  # menus and probabilities are most of what is read
             for number, (part, given) in enumerate(zip(record, value, strict=True)):
@@ -112,9 +112,9 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 "other: write the file again."
             )
     elif not isinstance(record, _Leaf):
-        names, tag, added = _fields(record)
+        names, tag = _fields(record)
         expected = {*names, *tag}
-        for fault, odd in (("lacks", expected - set(value) - added), ("has the unknown", set(value) - expected)):
+        for fault, odd in (("lacks", expected - set(value)), ("has the unknown", set(value) - expected)):
             if odd:
                 raise InvalidInput(
                     f"{_place(where, key)} {fault} field {min(odd)!r}; expected {', '.join(names)}: write the file "
@@ -122,17 +122,16 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 )
         for name in names:
             part = getattr(record, name)
-            if not isinstance(part, _Leaf) and name in value:
+            if not isinstance(part, _Leaf):
                 _check_exact(part, value[name], where, f"{key}.{name}")
 
 
-def _fields(record: Any) -> tuple[tuple[str, ...], tuple[str, ...], set[str]]:
-    """Return the names of a record's fields, of its tag where it has one, and of fields that older files lack."""
+def _fields(record: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of a record's fields, and of its tag where it has one."""
     if dataclasses.is_dataclass(record):
-        fields = dataclasses.fields(record)
-        return tuple(each.name for each in fields), (), {each.name for each in fields if "added" in each.metadata}
+        return tuple(each.name for each in dataclasses.fields(record)), ()
     tag = record.__struct_config__.tag_field
-    return record.__struct_fields__, (tag,) if tag else (), set()
+    return record.__struct_fields__, (tag,) if tag else ()
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -7,15 +7,15 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from reflectrl.core.jsonl import decode, encode
+from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import LEDGER
-from reflectrl.core.version import Writer, this_version, written_by
+from reflectrl.core.version import WRITTEN_BY, Writer, this_version
 
 PACKAGES = ("torch", "transformers", "trl", "peft")
 ENVIRONMENT = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
@@ -24,23 +24,22 @@ ENVIRONMENT = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTION
 
 @dataclass(frozen=True)
 class Origin(Writer):
-    """Software and machine with which a run folder was created; empty where an older version did not record them."""
+    """Software and machine with which a run folder was created."""
 
-    date: str = ""
-    commit: str = ""
+    date: str
+    commit: str
     """Commit of reflectrl if it runs from a checkout, with the suffix ``-dirty`` if files differ from the commit."""
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str]
     """Versions of Python and of ``PACKAGES``."""
-    hardware: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    hardware: str
+    environment: Mapping[str, str]
     """Variables of ``ENVIRONMENT`` that were set, with their values."""
 
     def __str__(self) -> str:
         commit = f" at commit {self.commit}" if self.commit else ""
         versions = "".join(f", {name} {number}" for name, number in self.versions.items())
-        machine = f", on {self.hardware}" if self.hardware else ""
         settings = "".join(f", {name}={value}" for name, value in self.environment.items())
-        return f"{f'{self.date}, ' if self.date else ''}reflectrl {self.reflectrl}{commit}{versions}{machine}{settings}"
+        return f"{self.date}, reflectrl {self.reflectrl}{commit}{versions}, on {self.hardware}{settings}"
 
 
 def this_origin() -> Origin:
@@ -58,16 +57,16 @@ def this_origin() -> Origin:
 
 
 def read_origin(run: Path) -> Origin | None:
-    """Return the origin of a run folder; ``None`` where nothing is recorded.
+    """Return the origin of a run folder; ``None`` without a ledger.
 
     Raises:
         InvalidInput: the record is damaged.
 
     """
-    recorded = written_by(run) or {}
-    empty = encode(Origin())
-    known = {name: value for name, value in recorded.items() if name in empty}
-    return decode(Origin, {**empty, **known}, f"{run / LEDGER}, its writer") if known else None
+    path = run / LEDGER
+    if not path.exists():
+        return None
+    return decode(Origin, read_json(path, "the ledger of a run folder").get(WRITTEN_BY), f"{path}, {WRITTEN_BY}")
 
 
 @cache

@@ -10,8 +10,6 @@ from typing import Any
 SPLITS = ("train", "validation", "test")
 OUTCOMES = ("success", "failure", "out of time")
 """Possible outcomes of an episode."""
-ADDED = {"added": True}
-"""Metadata of a field that files of earlier versions lack, see ``reflectrl.core.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Observation:
     """Actions that are legal in nearly all states of this episode, not necessarily in this one. They are the same in
     every state, so prompts may list them before the history (``prompt.menu=first``), where their tokens keep their
     position."""
-    short: str = field(default="", metadata=ADDED)
+    short: str = ""
     """Short form of the text, which prompts show of a past state (``prompt.history.show=transitions``); empty: the
     text itself."""
 
@@ -225,9 +223,9 @@ class Trajectory:
     success: bool
     last_value: float = 0.0
     """The value head's estimate of the return from the state in which the episode was truncated; 0 without a head."""
-    last: Observation | None = field(default=None, metadata=ADDED)
-    """Observation after the last action, without actions; ``None`` in files of earlier versions, and for an episode
-    that was left before its end. Raters and memories see it, policies and reflectors never do."""
+    last: Observation | None = None
+    """Observation after the last action, without actions; ``None`` for an episode that was left before its
+    end. Raters and memories see it, policies and reflectors never do."""
 
     @property
     def rewards(self) -> tuple[float, ...]:

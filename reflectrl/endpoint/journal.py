@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 from reflectrl.core import WorkFailed
@@ -167,13 +166,11 @@ class Journal:
 def read_replies(folder: Path) -> list[PaidReply]:
     """Return the replies in ``folder``, and the requests that have none; both were paid for, or may have been.
 
-    Earlier versions recorded no requests, and neither truncation nor lenient reading.
-
     Raises:
         InvalidInput: the file is damaged.
 
     """
-    lines = _lines(folder / REPLIES, PaidReply, {"cut": False, "words": "", "sent": False})
+    lines = _lines(folder / REPLIES, PaidReply)
     waiting: dict[str, int] = {}
     answered: set[int] = set()
     for place, line in enumerate(lines):
@@ -184,11 +181,7 @@ def read_replies(folder: Path) -> list[PaidReply]:
     return [line for place, line in enumerate(lines) if place not in answered]
 
 
-def _lines(path: Path, kind: type[T], absent: Mapping[str, object] = MappingProxyType({})) -> list[T]:
-    """Return the records of a file; ``absent`` holds defaults of fields that earlier versions did not write."""
-    if not path.exists():
-        return []
-    return [
-        decode(kind, {**absent, **value} if isinstance(value, dict) else value, where)
-        for where, value in read_jsonl(path, skip_unfinished=True)
-    ]
+def _lines(path: Path, kind: type[T]) -> list[T]:
+    """Return the records of a file; none without one."""
+    lines = read_jsonl(path, skip_unfinished=True) if path.exists() else ()
+    return [decode(kind, value, where) for where, value in lines]

@@ -20,7 +20,7 @@ class Step:
 
     action: str
     observation: str
-    """Observation after the action; empty after the last one of an episode that an earlier version recorded."""
+    """Observation after the action; empty after the last one of an episode that was left before its end."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
+from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.artefacts import (
@@ -43,7 +44,7 @@ from reflectrl.core.layout import (
     unfinished_file,
 )
 from reflectrl.core.origin import this_origin
-from reflectrl.core.version import WRITTEN_BY, version_errors
+from reflectrl.core.version import WRITTEN_BY
 from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 
@@ -213,11 +214,10 @@ class RunFolder:
             return  # such as an address at which no endpoint is
         if changed := changed_inputs(recipe, stage, entry["inputs"]):
             listed = "; ".join(f"{key}: {json.dumps(then)} -> {json.dumps(now)}" for key, then, now in changed[:5])
-            with version_errors(self.path):
-                raise InvalidInput(
-                    f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
-                    f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
-                )
+            raise InvalidInput(
+                f"stage {stage!r} of run folder {self.path} was begun with other inputs ({listed}"
+                f"{'; ...' if len(changed) > 5 else ''}); choose another --run, or delete the folder to start over."
+            )
 
     def forget(self, stage: str) -> None:
         """Mark ``stage`` as not done, and discard its unfinished parts."""
@@ -348,9 +348,8 @@ class RunFolder:
         if not is_main_process():
             return
         path = self.path / LEDGER
-        before = read_json(path, "a ledger") if path.exists() else {WRITTEN_BY: encode(this_origin())}
-        writer = {WRITTEN_BY: before[WRITTEN_BY]} if WRITTEN_BY in before else {}  # keeps the first one
-        write_text(path, json.dumps({**writer, **ledger}, indent=1, sort_keys=True) + "\n")
+        writer = read_json(path, "a ledger")[WRITTEN_BY] if path.exists() else encode(this_origin())  # the first one
+        write_text(path, json.dumps({WRITTEN_BY: writer, **ledger}, indent=1, sort_keys=True) + "\n")
 
 
 def _is_entry(value: object) -> bool:
@@ -368,11 +367,11 @@ def read_recipe(run: Path, *, hosts: Collection[str] = (), given: Collection[str
             refuses it.
 
     """
-    with version_errors(run):
-        path = read_artefacts(run).verify_recipe()
-        if not path.is_file():
-            raise InvalidInput(f"{run} is no run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
-        return load_saved_recipe(path, hosts=hosts, given=given)
+    read_agent_file(run)  # refuses the export of another format
+    path = read_artefacts(run).verify_recipe()
+    if not path.is_file():
+        raise InvalidInput(f"{run} is no run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
+    return load_saved_recipe(path, hosts=hosts, given=given)
 
 
 def last_policy(recipe: Recipe, run: Path) -> str:

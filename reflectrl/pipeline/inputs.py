@@ -9,11 +9,9 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.config.packages import is_gguf
-from reflectrl.core.addresses import without_credentials
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.nested import dotted
 from reflectrl.core.registry import env_class
-from reflectrl.core.settings import section_of, settings_fields
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": (
@@ -53,7 +51,7 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     prefixes = [name for earlier in done for name in (*_READS[earlier], *_also_read(recipe, earlier))]
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
-    return _relevant(read)
+    return {key: value for key, value in read.items() if not key.endswith(_NEUTRAL)}
 
 
 def _also_read(recipe: Recipe, stage: str) -> list[str]:
@@ -74,28 +72,11 @@ def _also_read(recipe: Recipe, stage: str) -> list[str]:
     return read
 
 
-def _relevant(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that affect results; ledgers of earlier versions hold others as well."""
-    return {key: value for key, value in inputs.items() if not key.endswith(_NEUTRAL)}
-
-
-def changed_inputs(recipe: Recipe, stage: str, inputs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the keys whose values differ from the ``inputs`` with which a stage was begun: key, then, now.
-
-    An option that did not exist in the version of then counts as unchanged if it has its default value, which preserves
-    the behaviour of that version.
-    """
-    then, now = _relevant(inputs), stage_inputs(recipe, stage)
-    if "prompt.history" in then:  # of earlier versions, a number of actions
-        then["prompt.history.steps"] = then.pop("prompt.history")
-    shown = without_credentials(then)  # earlier versions allowed credentials in addresses
-    differ = sorted(key for key in {*then, *now} if now.get(key) not in (then.get(key), shown.get(key)))
-    return [
-        change
-        for key in differ
-        if not _added(key, now.get(key), then)
-        for change in _parts(key, shown.get(key), now.get(key))
-    ]
+def changed_inputs(recipe: Recipe, stage: str, then: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the keys whose values differ from the inputs ``then`` with which a stage was begun: key, then, now."""
+    now = stage_inputs(recipe, stage)
+    differ = sorted(key for key in {*then, *now} if now.get(key) != then.get(key))
+    return [change for key in differ for change in _parts(key, then.get(key), now.get(key))]
 
 
 def _parts(key: str, then: Any, now: Any) -> list[tuple[str, Any, Any]]:
@@ -108,21 +89,6 @@ def _parts(key: str, then: Any, now: Any) -> list[tuple[str, Any, Any]]:
         names = dict.fromkeys([*before, *after])
         changed += [(each, old, new) for each in names if (old := before.get(each)) != (new := after.get(each))]
     return changed
-
-
-def _added(key: str, value: Any, then: Mapping[str, Any]) -> bool:
-    """Return whether a key was added to a section since ``then``, and ``value`` is its default."""
-    section: type | None = Recipe
-    path = ""
-    for name in key.split("."):
-        field = settings_fields(section).get(name) if section else None
-        if field is None or path in then or key in then:
-            return False
-        path = f"{path}.{name}".strip(".")
-        section, default = section_of(field.annotation), field.get_default(call_default_factory=True)
-        if default is None and path != key and not any(each.startswith(f"{path}.") for each in then):
-            return False
-    return section is None and bool(default == value)
 
 
 def outside_files(recipe: Recipe, stage: str) -> list[str]:

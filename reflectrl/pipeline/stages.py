@@ -17,7 +17,6 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.layout import AGENT, DATASET, STAGES
 from reflectrl.core.text import counted, first_line
-from reflectrl.core.version import version_errors
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
@@ -79,10 +78,9 @@ def run_stages(
             "torchrun."
         )
     _see_one_gpu()
-    with version_errors(run_dir):
-        preflight(recipe, RunFolder(run_dir), stages, spending)
+    preflight(recipe, RunFolder(run_dir), stages, spending)
     job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
-    with job.run.locked(), disk_errors(run_dir), version_errors(run_dir):
+    with job.run.locked(), disk_errors(run_dir):
         if recipe.budget is not None:
             from reflectrl.pipeline.auto import kept
 
@@ -148,7 +146,7 @@ def _work(job: _Job, stage: str) -> bool:
         from reflectrl.pipeline.compute import prepare_compute
 
         prepare_compute(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled("compute", text)))
-    with version_errors(job.run.path), memory_errors(stage):
+    with memory_errors(stage):
         return _WORK[stage](job)
 
 

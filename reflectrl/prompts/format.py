@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -19,7 +19,6 @@ from annotated_types import Ge
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.types import ADDED
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import CARRIED_CUE, MEMORY_CUE, Prompt, unpictured
 
@@ -88,7 +87,7 @@ class PromptFormat(PromptLayout):
     """Text at the beginning of every prompt; empty for none."""
     images: tuple[str, ...] = ()
     """Roles that see the pictures of a state in place of its text."""
-    carry: bool = field(default=False, metadata=ADDED)
+    carry: bool = False
     """Show the reflector its reflection of the step before."""
 
     def __post_init__(self) -> None:

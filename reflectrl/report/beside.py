@@ -12,7 +12,6 @@ from rich.text import Text
 from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.text import visible, visible_line
-from reflectrl.core.version import version_errors
 from reflectrl.report.runs import Run
 from reflectrl.report.table import plain_console
 from reflectrl.report.verdict import judged_row
@@ -72,8 +71,7 @@ def _played(run: Run, policy: str) -> list[Trajectory]:
     name = episodes_file(row, len({each.split for each in run.rows}))
     if not (run.path / name).is_file():
         return []
-    with version_errors(run.path):
-        return read_trajectories(read_artefacts(run.path).verify(name))[1]
+    return read_trajectories(read_artefacts(run.path).verify(name))[1]
 
 
 def _steps(episode: Trajectory) -> Iterator[Text]:

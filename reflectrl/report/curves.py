@@ -72,8 +72,7 @@ def _metric_of_group(field: str, group: str) -> Metric:
 def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
     """Return one run's metric; a file of throughputs may be shorter than the file of metrics."""
     if record is Throughput:
-        paces = [float(getattr(pace, field)) for pace in run.paces]
-        pairs = [pair for pair in zip(run.points, paces, strict=False) if not math.isnan(pair[1])]
+        pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
         known = pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
     else:
         known = measured_from_start(run.points, field)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,12 +29,10 @@ from reflectrl.core.layout import (
 )
 from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
-from reflectrl.core.version import version_errors
 from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 from reflectrl.raters.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.rollout.metrics import metrics_of
 from reflectrl.rollout.results import EvalRow, read_results
 from reflectrl.rollout.trials import TrialRow, read_trials
 from reflectrl.rollout.validated import Validated, read_validated
@@ -45,10 +42,6 @@ T = TypeVar("T", Iteration, Throughput)
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
-_BEFORE: Mapping[type, Mapping[str, Any]] = {
-    Iteration: {"success_by_group": {}, "validation_by_group": {}, "ended": None}
-}
-"""Values of fields that older versions did not write and that are no metrics."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +137,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     times = Counter(folder.name for folder in folders)
     runs = []
     for folder, path in folders.items():
-        with version_errors(folder):
-            runs.append(_read_run(folder, folder.name if times[folder.name] == 1 else str(path)))
+        runs.append(_read_run(folder, folder.name if times[folder.name] == 1 else str(path)))
     return runs
 
 
@@ -199,25 +191,12 @@ def _values(recipe: str) -> Mapping[str, Any]:
 
 
 def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
-    """Read a file with one record a line.
-
-    Fields of newer versions are dropped. A metric that older versions did not record is NaN, or 0 if it counts.
-    """
-    names, metrics = {field.name for field in fields(kind)}, metrics_of(kind)
     records = []
     for where, value in read_jsonl(path):
-        given = value if isinstance(value, dict) else {}
-        missing = [name for name, metric in metrics.items() if metric.late and name not in given]
-        known = {
-            **dict.fromkeys(missing, 0),
-            **_BEFORE.get(kind, {}),
-            **{name: item for name, item in given.items() if name in names},
-        }
-        record = decode(kind, known if given else value, where)
+        record = decode(kind, value, where)
         if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
             raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")
-        unknown: dict[str, Any] = {name: math.nan for name in missing if isinstance(getattr(record, name), float)}
-        records.append(replace(record, **unknown))
+        records.append(record)
     return tuple(records)
 
 

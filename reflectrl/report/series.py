@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ _STARTS = {"validation_success": "validation_start", "validation_greedy": "valid
 
 
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
-    """Return the points with a value of ``field``, which may not be measured at each iteration, or by older versions.
+    """Return the points with a value of ``field``, which may not be measured at each iteration.
 
     Args:
         points: the iterations of a run.
@@ -55,7 +54,7 @@ def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteratio
 
     """
     pairs = ((point, point.by_group.get(field) if "/" in field else getattr(point, field)) for point in points)
-    return [(point, float(value)) for point, value in pairs if value is not None and not math.isnan(value)]
+    return [(point, float(value)) for point, value in pairs if value is not None]
 
 
 def measured_from_start(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:

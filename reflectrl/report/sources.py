@@ -10,7 +10,6 @@ from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import Artefacts, read_artefacts
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import IMAGES, advantages_file, recorded_iterations, training_episodes_file
-from reflectrl.core.version import version_errors
 from reflectrl.report.packing import Recorded, pack
 from reflectrl.report.pictures import Album
 from reflectrl.report.runs import Run
@@ -75,11 +74,10 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
         album.room += limits.pictures // len(runs)
         before = album.left_out
         left = limits.characters // len(runs)
-        with version_errors(run.path):
-            artefacts = read_artefacts(run.path)
-            sources = [*_evaluated(run, artefacts, limits.evaluated, missing)]
-            if trained := _trained(run, artefacts, limits.training, missing):
-                sources.append(("training", "training", "", trained))
+        artefacts = read_artefacts(run.path)
+        sources = [*_evaluated(run, artefacts, limits.evaluated, missing)]
+        if trained := _trained(run, artefacts, limits.training, missing):
+            sources.append(("training", "training", "", trained))
         for key, label, policy, episodes in sources:
             shown = album.copy()
             block = pack(episodes, shown)

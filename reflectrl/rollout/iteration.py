@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from reflectrl.core.types import ADDED
 from reflectrl.rollout.metrics import EpisodeMeans, metric
 
 Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
@@ -29,109 +28,97 @@ class Iteration(EpisodeMeans, IterationPlace):
 
     success_by_group: Mapping[str, float]
     """Success rate of the fresh episodes by group of tasks; empty where the environment has no groups."""
-    loss: float = metric("update/loss", "Loss", late=True)
+    loss: float = metric("update/loss", "Loss")
     """Loss with all its terms, as the mean over the updates of the iteration; 0 without updates."""
-    kl: float = metric("update/kl", "KL divergence", late=True)
+    kl: float = metric("update/kl", "KL divergence")
     """Estimated KL divergence of the updated policy from the sampling policy in nats, over text and action and without
     ``thought_lambda``: mean over the steps of new episodes and the updates."""
-    clipped: float = metric("update/clipped", "Clipped steps", fraction=True, late=True)
+    clipped: float = metric("update/clipped", "Clipped steps", fraction=True)
     """Fraction of the steps of new episodes outside the clip range."""
-    grad_norm: float = metric("update/grad_norm", "Gradient norm", low=0.0, late=True)
+    grad_norm: float = metric("update/grad_norm", "Gradient norm", low=0.0)
     """Norm of the gradient before clipping, mean over the updates."""
-    learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0, late=True)
+    learning_rate: float = metric("update/learning_rate", "Learning rate", low=0.0)
     """Learning rate of the policy at the last update."""
-    logprob_gap: float = metric("update/logprob_gap", low=0.0, late=True)
+    logprob_gap: float = metric("update/logprob_gap", low=0.0)
     """Mean absolute difference in nats between the log-probabilities in the rollout and those recomputed for the first
     minibatch before any update."""
-    entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0, late=True)
+    entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
-    entropy_uniform: float | None = metric("rollout/entropy_uniform", low=0.0, late=True, default=None)
+    entropy_uniform: float | None = metric("rollout/entropy_uniform", low=0.0, default=None)
     """Mean entropy of a uniform choice from the menus that were shown, in nats per step: the highest ``entropy``."""
-    novelty: float | None = metric("rollout/novelty", "Novelty an episode", low=0.0, late=True, default=None)
+    novelty: float | None = metric("rollout/novelty", "Novelty an episode", low=0.0, default=None)
     """Mean sum of an episode's rewards for novelty, without their weight; ``None`` where they have none."""
     memory_hits: float | None = metric(
-        "rollout/memory_hits", "Steps with something remembered", fraction=True, late=True, default=None
+        "rollout/memory_hits", "Steps with something remembered", fraction=True, default=None
     )
     """Fraction of the steps at which the memory showed something; ``None`` without a memory."""
-    memory_key_misses: float | None = metric("rollout/memory_key_misses", fraction=True, late=True, default=None)
+    memory_key_misses: float | None = metric("rollout/memory_key_misses", fraction=True, default=None)
     """Fraction of a memory's queries for which the planner gave no key; ``None`` unless the key is ``planner``."""
-    rater_std: float | None = metric("rollout/rater_std", "Spread of ratings", low=0.0, late=True, default=None)
+    rater_std: float | None = metric("rollout/rater_std", "Spread of ratings", low=0.0, default=None)
     """Standard deviation of the rewards for ratings; ``None`` without a rater. Where ratings are the only rewards and
     all are equal, the iteration has no update."""
-    rater_invalid: float | None = metric("rollout/rater_invalid", fraction=True, late=True, default=None)
+    rater_invalid: float | None = metric("rollout/rater_invalid", fraction=True, default=None)
     """Fraction of the episodes without a rating; ``None`` without a rater."""
-    thought_tokens: float | None = metric(
-        "rollout/thought_tokens", "Tokens written a step", low=0.0, late=True, default=None
-    )
+    thought_tokens: float | None = metric("rollout/thought_tokens", "Tokens written a step", low=0.0, default=None)
     """Mean number of tokens per text of the policy; ``None``, like all ``thought_*`` fields, if it writes no text."""
     thought_distinct: float | None = metric(
-        "rollout/thought_distinct", "Distinct thoughts", fraction=True, late=True, default=None
+        "rollout/thought_distinct", "Distinct thoughts", fraction=True, default=None
     )
     """Number of distinct thoughts as a fraction of all thoughts of the iteration."""
-    thought_repeated: float | None = metric("rollout/thought_repeated", fraction=True, late=True, default=None)
+    thought_repeated: float | None = metric("rollout/thought_repeated", fraction=True, default=None)
     """Fraction of the steps whose thought equals that of the previous step."""
-    thought_bleu: float | None = metric(
-        "rollout/thought_bleu", "Self-BLEU of thoughts", fraction=True, late=True, default=None
-    )
+    thought_bleu: float | None = metric("rollout/thought_bleu", "Self-BLEU of thoughts", fraction=True, default=None)
     """Mean BLEU-2 of a thought against the other thoughts; 1 if all are equal."""
     thought_templates: float | None = metric(
         "rollout/thought_templates",
         "Distinct templates",
         fraction=True,
-        late=True,
         default=None,
     )
     """Number of distinct thoughts after masking numbers and names, as a fraction of all thoughts of the iteration."""
-    thought_misread: float | None = metric(
-        "rollout/thought_misread", "Misread states", fraction=True, late=True, default=None
-    )
+    thought_misread: float | None = metric("rollout/thought_misread", "Misread states", fraction=True, default=None)
     """Fraction of the thoughts that misread the state; ``None`` where the environment cannot tell."""
     thought_consistent: float | None = metric(
-        "rollout/thought_consistent", "Consistent thoughts", fraction=True, late=True, default=None
+        "rollout/thought_consistent", "Consistent thoughts", fraction=True, default=None
     )
     """Fraction of the thoughts followed by the action that they call for, among thoughts that call for an action."""
     thought_corrected: float | None = metric(
-        "rollout/thought_corrected", "Corrected thoughts", fraction=True, late=True, default=None
+        "rollout/thought_corrected", "Corrected thoughts", fraction=True, default=None
     )
     """Fraction of the thoughts that a corrector rewrote; ``None`` without a corrector."""
-    thought_truncated: float | None = metric("rollout/thought_truncated", fraction=True, late=True, default=None)
+    thought_truncated: float | None = metric("rollout/thought_truncated", fraction=True, default=None)
     """Fraction of the texts that the token limit cut off; ``None`` for reflections of a trained reflector."""
-    corrector_invalid: float | None = metric("rollout/corrector_invalid", fraction=True, late=True, default=None)
+    corrector_invalid: float | None = metric("rollout/corrector_invalid", fraction=True, default=None)
     """Fraction of a chat model's corrections that were not usable; ``None`` for other correctors."""
-    imitated: float | None = metric("update/imitated", low=0.0, late=True, default=None)
+    imitated: float | None = metric("update/imitated", low=0.0, default=None)
     """Mean number of corrected thoughts that an update imitated; ``None`` without ``sft_thought`` or updates."""
-    imitated_too_long: float | None = metric("update/imitated_too_long", low=0.0, late=True, default=None)
+    imitated_too_long: float | None = metric("update/imitated_too_long", low=0.0, default=None)
     """Mean number of corrected thoughts that an update drew but left out because they are too long."""
-    thought_kl: float | None = metric("update/thought_kl", "KL divergence of thoughts", late=True, default=None)
+    thought_kl: float | None = metric("update/thought_kl", "KL divergence of thoughts", default=None)
     """KL divergence like ``kl``, of the written text alone and unweighted; ``None`` without text."""
-    action_kl: float | None = metric("update/action_kl", "KL divergence of actions", late=True, default=None)
+    action_kl: float | None = metric("update/action_kl", "KL divergence of actions", default=None)
     """KL divergence like ``kl``, of the action given the text alone; ``None`` without text."""
-    replayed: int = metric("rollout/replayed", late=True)
+    replayed: int = metric("rollout/replayed")
     """Number of episodes from the replay buffer."""
-    validation_success: float | None = metric(
-        "rollout/validation_success", "Validation success", fraction=True, late=True
-    )
+    validation_success: float | None = metric("rollout/validation_success", "Validation success", fraction=True)
     """Success rate of the sampled validation episodes after the updates; ``None`` without a validation."""
-    validation_greedy: float | None = metric(
-        "rollout/validation_greedy", "Greedy validation success", fraction=True, late=True
-    )
+    validation_greedy: float | None = metric("rollout/validation_greedy", "Greedy validation success", fraction=True)
     """Success rate of the same episodes with the most probable actions; ``None`` without such a validation."""
-    validation_return: float | None = metric("rollout/validation_return", "Validation return", late=True, default=None)
+    validation_return: float | None = metric("rollout/validation_return", "Validation return", default=None)
     """Mean undiscounted return of the sampled validation episodes; ``None`` without a validation."""
-    validation_start: float | None = metric("rollout/validation_start", fraction=True, late=True, default=None)
+    validation_start: float | None = metric("rollout/validation_start", fraction=True, default=None)
     """In the first iteration of a stage: ``validation_success`` of the weights that training began with."""
     validation_start_greedy: float | None = metric(
         "rollout/validation_start_greedy",
         fraction=True,
-        late=True,
         default=None,
     )
     """In the first iteration of a stage: ``validation_greedy`` of the weights that training began with."""
-    validation_expert: float | None = metric("rollout/validation_expert", fraction=True, late=True, default=None)
+    validation_expert: float | None = metric("rollout/validation_expert", fraction=True, default=None)
     """In the first iteration of a stage: success rate of the expert on these episodes; ``None`` without an expert."""
     validation_by_group: Mapping[str, float]
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
-    ended: Ends | None = field(default=None, metadata=ADDED)
+    ended: Ends | None = None
     """In the last iteration of a stage: what ended it. expert: sampled validation reached the expert's level."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""
@@ -151,12 +138,12 @@ class Throughput:
     """Number of the iteration, from 0."""
     seconds: float = metric("speed/seconds")
     """Wall time of the iteration in seconds."""
-    steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second", late=True)
+    steps_per_second: float = metric("speed/steps_per_second", "Environment steps a second")
     reflection_hit_rate: float = metric("speed/reflection_hit_rate", "Reflections from the cache", fraction=True)
     """Fraction of reflections that came from the cache, since the start of the process."""
-    prompt_reuse: float = metric("speed/prompt_reuse", late=True)
+    prompt_reuse: float = metric("speed/prompt_reuse")
     """Fraction of prompt tokens whose keys and values were in the prefix cache."""
-    env_failures: int = metric("speed/env_failures", late=True)
+    env_failures: int = metric("speed/env_failures")
     """Number of crashes and timeouts of environments."""
-    env_recycled: int = metric("speed/env_recycled", late=True)
+    env_recycled: int = metric("speed/env_recycled")
     """Number of environment workers that were replaced."""

@@ -13,7 +13,6 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from reflectrl.core import Trajectory
-from reflectrl.core.types import ADDED
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
@@ -31,8 +30,6 @@ class Metric:
     """True if the metric lies between 0 and 1."""
     low: float | None = None
     """Lower bound of the metric; ``None`` if it has none."""
-    late: bool = False
-    """True if files of older versions may lack the metric."""
 
 
 def metric(
@@ -41,13 +38,11 @@ def metric(
     *,
     fraction: bool = False,
     low: float | None = None,
-    late: bool = False,
     default: Any = MISSING,
 ) -> Any:
     """Return a dataclass field that declares a metric; see ``Metric`` for the arguments."""
-    shown = Metric(tracked, title, fraction, 0.0 if fraction else low, late)
-    older = {} if default is MISSING else ADDED  # files of earlier versions lack what has a default
-    return field(default=default, metadata={"metric": shown, **older})
+    shown = Metric(tracked, title, fraction, 0.0 if fraction else low)
+    return field(default=default, metadata={"metric": shown})
 
 
 def metrics_of(record: type[Any]) -> dict[str, Metric]:
@@ -64,9 +59,9 @@ class EpisodeMeans:
     where ``rlft.task_priority`` draws others."""
     episode_return: float = metric("rollout/return", "Return")
     """Mean undiscounted return."""
-    length: float = metric("rollout/length", "Steps an episode", low=0.0, late=True)
+    length: float = metric("rollout/length", "Steps an episode", low=0.0)
     """Mean number of steps per episode."""
-    illegal: float = metric("rollout/illegal", fraction=True, late=True)
+    illegal: float = metric("rollout/illegal", fraction=True)
     """Fraction of the steps with an illegal action, including texts that name no legal action and were replaced by a
     random one."""
     entropy: float = metric("rollout/entropy", "Entropy (nats a step)", low=0.0)

@@ -50,7 +50,7 @@ class EvalRow:
     tasks: int
     """Number of distinct tasks played."""
     benchmark: str
-    """Description of the task set by the environment; empty where its name suffices, and in older files."""
+    """Description of the task set by the environment; empty where its name suffices."""
     metrics: EpisodeMetrics
     group: str = ""
     """Prefix of task ids to which the row is restricted; empty for all tasks played."""
@@ -91,10 +91,6 @@ def episodes_file(row: EvalRow, splits: int) -> str:
     return eval_episodes_file(row.policy, row.reflections, row.mode, row.split if splits > 1 else None)
 
 
-_ABSENT = {"benchmark": "", "group": "", "chosen": [], "like_training": 0, "cut_prompts": None, "audit": None}
-"""Fields that older files may lack."""
-
-
 def write_results(path: Path, rows: Sequence[EvalRow]) -> None:
     """Write the rows of an evaluation, completely or not at all."""
     write_jsonl(path, rows)
@@ -109,13 +105,4 @@ def read_results(path: Path) -> list[EvalRow]:
     """
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
-    lines = list(read_jsonl(path))
-    try:
-        return [
-            decode(EvalRow, {**_ABSENT, **value} if isinstance(value, dict) else value, where) for where, value in lines
-        ]
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{error} If another version wrote it, take 'eval' out of stages.json beside it and run `reflectrl eval` "
-            "for that run again."
-        ) from error
+    return [decode(EvalRow, value, where) for where, value in read_jsonl(path)]

@@ -54,7 +54,7 @@ def write_validated(folder: Path, validated: Validated) -> None:
 
 
 def read_validated(folder: Path) -> Validated | None:
-    """Return the result beside the weights in ``folder``; ``None`` without one, as of SFT and of older versions.
+    """Return the result beside the weights in ``folder``; ``None`` without one, as of SFT.
 
     Raises:
         InvalidInput: the file is damaged.

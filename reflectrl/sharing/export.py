@@ -25,7 +25,6 @@ from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, read_text, write_text
 from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
-from reflectrl.core.version import version_errors
 from reflectrl.models.files import check_folder
 from reflectrl.models.load import BUILTIN, load_model, save_model
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -78,7 +77,7 @@ def export_run(
     policy = last_policy(recipe, run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with version_errors(run), in_one_move(out) as fresh:
+        with in_one_move(out) as fresh:
             _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
     except OSError as error:
         raise WorkFailed(

@@ -188,7 +188,7 @@ def test_past_states_rewards_and_words_are_kept_and_a_file_without_them_is_refus
     assert rows <= {mine.text for each in played(12) for mine, _ in prompts_of(each, layout)}
     lines = [json.loads(line) for line in shown.read_text(encoding="utf-8").splitlines()]
     for line in lines[1:]:
-        del line["visited"], line["rewards"], line["previous"], line["correctable"]  # as an earlier version wrote them
+        line |= {"visited": [], "rewards": [], "previous": "", "correctable": False}  # as where no prompt shows them
     shown.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     generate(recipe(shown, samples=20), tmp_path / "other")
     with pytest.raises(
@@ -231,7 +231,7 @@ def test_a_missing_file_is_named_with_the_command_that_makes_it(tmp_path: Path) 
 def offered(*actions: str) -> dict[str, Any]:
     return {
         "menu": actions,
-        "observation": {"text": "Number 1.", "actions": actions, "task": "", "images": (), "common": ()},
+        "observation": {"text": "Number 1.", "actions": actions, "task": "", "images": (), "common": (), "short": ""},
     }
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_folders import forget_digests
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import load_recipe
@@ -183,16 +182,6 @@ def test_a_player_that_was_trained_first_is_checked_from_then_on(trained_run: Tr
     play_stages(small_recipe(), run, "sft")
     with pytest.raises(InvalidInput, match=r"reflector/model\.safetensors .*'sft'"):
         play_stages(small_recipe(), run, "rlft")
-
-
-def test_a_run_folder_of_an_earlier_version_is_read_without_a_check(run: Path) -> None:
-    forget_digests(run)
-    damage(run / "policy" / "model.safetensors")
-    path = run / "recipe.yaml"
-    path.write_text(path.read_text() + "# a comment\n")
-    load_agent(run)
-    report(run)
-    assert play_stages(small_recipe(), run).count("skipped") == 4
 
 
 def test_digests_that_are_none_are_a_sentence(run: Path) -> None:

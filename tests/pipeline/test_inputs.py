@@ -97,16 +97,6 @@ def changes(stage: str, *overrides: str, after: tuple[str, ...] = (), name: str 
     return [key for key, _, _ in changed_inputs(load_recipe(name, [*after, *overrides]), stage, done)]
 
 
-def test_a_number_of_past_actions_in_a_ledger_of_an_earlier_version_is_the_same_number_of_steps() -> None:
-    recipe = load_recipe("number_line/nano")
-    inputs = stage_inputs(recipe, "gen-data")
-    names = ("steps", "show", "reward")
-    for steps, changed in {1: [], 2: ["prompt.history.steps"]}.items():
-        then = {key: inputs[key] for key in inputs if key not in {f"prompt.history.{name}" for name in names}}
-        then["prompt.history"] = steps
-        assert [key for key, _, _ in changed_inputs(recipe, "gen-data", then)] == changed
-
-
 def test_rows_show_a_memory_s_words_only_if_something_is_trained_on_them() -> None:
     rows_alone = ("rlft=null", "eval.policies=[random]", "eval.controls=[]", "eval.trials=null")
     assert changes("gen-data", "sft.enabled=false", after=rows_alone) == []

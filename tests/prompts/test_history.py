@@ -67,7 +67,7 @@ def test_a_past_that_is_shown_must_be_there(history: History, missing: dict[str,
     assert text(PromptFormat(), **missing) == "Past: go\nPast: dig\nA garden.\nReflection:"
 
 
-def test_a_number_stands_for_that_many_actions_also_in_files_of_earlier_versions() -> None:
+def test_a_number_stands_for_that_many_actions() -> None:
     assert PromptFormat(history=History(3)) == PromptFormat(history=3)
     assert PromptFormat(history=3).recent == History(3, "actions", reward=False)
     for layout in (PromptFormat(history=3), PromptFormat(history=History(2, "transitions"))):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command_line import reflectrl, refused
-from run_folders import evaluated, iteration
+from run_folders import evaluated, iteration, write_ledger
 
 from reflectrl.report.compare import (
     Rows,
@@ -117,7 +117,7 @@ def test_controls_are_compared_over_seeds(runs: list[Path]) -> None:
 
 
 def test_rows_of_an_earlier_evaluation_than_the_recipe_describes_are_said_to_be(runs: list[Path]) -> None:
-    (runs[0] / "stages.json").write_text('{"eval": {"done": false, "inputs": {}}}')
+    write_ledger(runs[0], eval={"done": False, "inputs": {}})
     assert f"{runs[0].name}: the rows are of an earlier evaluation" in reflectrl("compare", *runs).err
     shown = reflectrl("report", *runs, "--out", runs[0].parent / "report.html")
     assert shown.out.count("the rows are of an earlier evaluation") == 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from run_folders import episode, evaluated, iteration, make_run
+from run_folders import episode, evaluated, iteration, make_run, write_ledger
 
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
@@ -62,7 +61,7 @@ def one_run(folder: Path) -> list[Path]:
     played = {"random": won, "sft": won, "rlft": won, "expert": won}
     run = make_run(folder / "dangerous_taxi-nano", played, [iteration(n) for n in range(30)], [won], "12 of 134 games")
     done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
-    (run / "stages.json").write_text(json.dumps({"sft": done, "rlft": done}))
+    write_ledger(run, sft=done, rlft=done)
     return [run]
 
 

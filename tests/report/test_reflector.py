@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 from command_line import reflectrl, refused
 from records import reflector_prompt_of
-from run_folders import evaluated
+from run_folders import evaluated, write_ledger
 from trained_runs import TrainedRuns
 
 from reflectrl.core import Choice, Decision, make_env
@@ -139,5 +139,5 @@ def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_
 
 def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(tmp_path) -> None:
     run = evaluated(tmp_path / "run", 0.8, 0.5)
-    (run / "stages.json").write_text('{"eval": {"done": false, "inputs": {}}}')
+    write_ledger(run, eval={"done": False, "inputs": {}})
     assert f"{run}: the rows are of an earlier evaluation" in refused("audit-reflector", run)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 from command_line import reflectrl
-from run_folders import evaluated, iteration
+from run_folders import evaluated, iteration, write_ledger
 
 from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
@@ -117,7 +116,7 @@ def test_a_training_that_still_runs_is_not_judged_by_its_last_iterations(tmp_pat
     line = [iteration(number, success=0.9 if number < 10 else 0.4) for number in range(20)]
     run = evaluated(tmp_path / "run", 0.9, 0.5, SILENT, metrics=line)
     assert any("did not keep" in sentence for sentence in judge(run))
-    (run / "stages.json").write_text(json.dumps({"rlft": {"done": False, "seconds": 1.0, "cpu_seconds": 1.0}}))
+    write_ledger(run, rlft={"done": False, "seconds": 1.0, "cpu_seconds": 1.0})
     assert not any("did not keep" in sentence for sentence in judge(run))
 
 

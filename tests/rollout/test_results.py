@@ -36,13 +36,13 @@ def without(path, field):
     path.write_text(json.dumps(row) + "\n")
 
 
-def test_rows_of_other_versions_are_read_or_refused_with_the_command_that_makes_them_again(tmp_path, written):
+def test_rows_that_lack_something_are_refused_and_a_missing_file_names_the_command_that_makes_it(tmp_path, written):
     path = tmp_path / "eval.jsonl"
-    without(path, "benchmark")
-    assert read_results(path) == [written]
-    without(path, "mode")
-    with pytest.raises(InvalidInput, match=r"eval\.jsonl, line 1 .*'mode'.*`reflectrl eval`"):
-        read_results(path)
+    for field in ("benchmark", "mode", "audit"):
+        write_results(path, [written])
+        without(path, field)
+        with pytest.raises(InvalidInput, match=rf"eval\.jsonl, line 1 lacks field '{field}'"):
+            read_results(path)
     path.unlink()
     with pytest.raises(InvalidInput, match="`reflectrl eval`"):
         read_results(path)

@@ -195,7 +195,7 @@ def test_nothing_private_of_the_machine_is_exported(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     values = yaml.safe_load((run / "recipe.yaml").read_text())
     values["description"] = f"Made in {home}/secret project from {run}/data with {TOKEN}, see file://{home}/notes.md"
-    values["players"]["policy"]["endpoint"]["base_url"] = "http://jane:password@model.example/v1?key=0123"
+    values["description"] += " and http://jane:password@model.example/v1?key=0123"
     (run / "recipe.yaml").write_text(yaml.safe_dump(values))
     for name, added in (
         ("tokenizer_config.json", {"name_or_path": str(run / "base")}),
