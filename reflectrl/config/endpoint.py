@@ -54,8 +54,8 @@ def price_mistakes(before: Any, after: Any, states: Callable[[str], bool]) -> li
         return [section.get(key, getattr(_DEFAULTS, key)) for key in ("model", "base_url", "azure_api_version")]
 
     return [
-        f"{where}.price: it is that of model {server(then)[0]!r}, from before model or server were changed; give the "
-        "price of the new one, or null where it is free or not known"
+        f"{where}.price: it was given for model {server(then)[0]!r}, but model or server were changed; give the price "
+        "of the new one, or null where it is free or not known."
         for where, now in endpoints_of(after).values()
         if (then := section_at(before, where)).get("price") and now.get("price") and server(then) != server(now)
         if not states(f"{where}.price")
