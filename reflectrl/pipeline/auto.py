@@ -57,9 +57,11 @@ NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states where nobody teaches."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
+BATCH_TOKENS = 16384
+"""Tokens of the rows of an optimizer step of fine-tuning at most, if these are 8 rows or more."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
 """Fine-tuning ends once its held-out loss hardly falls."""
-_SFT = {"batch_size": 32, "micro_batch_size": 32, "learning_rate": 1e-3, "max_grad_norm": 1.0}
+_SFT = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
 """Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section."""
 _RLFT = {
     "episodes": 64,
@@ -217,7 +219,10 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
             for key, count in _SFT_ENDS.items():
                 yield Choice(f"sft.{player}.{key}", count, "ends where the held-out loss hardly falls")
     if recipe.model.name == BUILTIN and recipe.sft.enabled:
+        rows = min(max(2 ** int(math.log2(BATCH_TOKENS / recipe.model.max_length)), 8), 32)
         for player in ("reflector", "policy"):
+            for key in ("batch_size", "micro_batch_size"):
+                yield Choice(f"sft.{player}.{key}", rows, f"prompts have up to {recipe.model.max_length} tokens")
             for key, suited in _SFT.items():
                 yield Choice(f"sft.{player}.{key}", suited, "suits a model with random weights")
         yield Choice("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
