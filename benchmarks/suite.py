@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=15.0, help="budget of each run (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run folders")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     overrides = tuple(each for each in options.given if "=" in each)
     names = [each for each in options.given if "=" not in each] or suite_envs.MODULES
     if unknown := sorted(set(names) - set(suite_envs.MODULES)):
