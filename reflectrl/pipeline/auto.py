@@ -156,7 +156,7 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     elif seen.unclear is not None and seen.unclear.unexplained > PRIVILEGED:
         reason = f"in {seen.unclear.unexplained:.0%} of the states the expert knows what no player can"
         yield Choice("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
-    else:
+    elif recipe.players.reflector.player != "none":
         yield Choice("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
 
 

@@ -78,6 +78,13 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
+def test_a_recipe_that_wants_no_reflector_gets_no_controls_of_its_words(tmp_path):
+    play_stages(recipe("corridor:Hall", "players.reflector.player=none"), tmp_path / "run", STAGES[0])
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert kept.eval.controls == []
+    assert "players.reflector.player" not in kept.budget.chosen
+
+
 def test_episodes_of_chance_teach_a_policy_where_nobody_else_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     game = chance("corridor:SilentHall", {})
