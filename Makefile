@@ -15,7 +15,7 @@ DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo demo-real check test test-other-rounding lint engine docs stale clean
+.PHONY: help install demo demo-real check test test-other-rounding lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
@@ -25,7 +25,6 @@ help:
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
 	@echo "make lint      ruff and mypy only"
-	@echo "make stale     published tables whose code has changed since they were made"
 	@echo "make docs      the documentation as a site, in build/site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
 
@@ -93,9 +92,6 @@ test-other-rounding: $(TOOLS)
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
-
-stale: $(INSTALLED)
-	$(BIN)/python benchmarks/stale.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

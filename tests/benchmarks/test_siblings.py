@@ -13,7 +13,6 @@ from learning import sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
 from siblings import COLUMNS, RECORDED, RECORDS, record, record_of, report
-from stale import TABLES
 from studies import STUDIES
 from trained_runs import SMALL, TrainedRuns
 
@@ -37,7 +36,6 @@ def test_the_arms_of_a_table_load_and_differ_and_its_page_is_there(name: str, tm
     assert all(each not in settings[:place] for place, each in enumerate(settings))
     assert len({each.env.name for each in recipes}) == 1
     assert f"<!-- {name} -->" in (HERE / "README.md").read_text(encoding="utf-8")
-    assert f"envs/{recipes[0].env.name}" in TABLES[name]
     assert name.partition("_")[0] in COLUMNS
 
 
