@@ -14,10 +14,11 @@ import torch
 from engine_prompts import ENVS, Reader, Scene, Step, ends, gpt2_small, nano, set_up, smollm2
 from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
+from torch import Tensor
 
 from reflectrl.config.model import ModelSection
 from reflectrl.config.rlft import Terms
-from reflectrl.engine.decode import write
+from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import add_choice_head
@@ -27,7 +28,6 @@ from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.precision import Precision
 from reflectrl.models.reflector import LMReflector
 from reflectrl.models.writer import SamplerProcessor
-from reflectrl.pipeline.costs import Repeater
 from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample
 
@@ -198,6 +198,19 @@ def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
     if isinstance(player, LMReflector):
         player.clear()
     asks(player, calls)
+
+
+class Repeater(Sampler):
+    """Sampler that chooses a token, and then takes the one of the given text."""
+
+    def __init__(self, words: Sequence[Sequence[int]], end: int) -> None:
+        super().__init__([0.5] * len(words), 1.0)
+        self._words = [[*each, end] for each in words]
+
+    def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the given token of each position; any token where a draft is longer than the text."""
+        super().choose(logits, places)
+        return [self._words[sequence][min(at, len(self._words[sequence]) - 1)] for sequence, at in places]
 
 
 def scripted(who: Reader, steps: Sequence[Step]) -> Repeater:

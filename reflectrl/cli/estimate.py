@@ -1,4 +1,4 @@
-"""The command that says what an iteration of RLFT will take."""
+"""The command that says how long a recipe will take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def estimate(
     output: TextOrJson = "text",
     overrides: Overrides = None,
 ) -> None:
-    """Estimate tokens, forward passes and seconds of an iteration of RLFT on this machine, before any training."""
+    """Run every stage shortly with the real models, and say how long the whole recipe takes on this machine."""
     from reflectrl.config import load_recipe
     from reflectrl.core.jsonl import encode
     from reflectrl.pipeline.estimate import estimate as measure

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.rlft import RLFTSection
+from reflectrl.config.rlft import RLFTSection, Stage
 from reflectrl.core import Trajectory
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
@@ -38,9 +38,10 @@ def seconds_per_step(recipe: Recipe, run: RunFolder, player: Player) -> float:
     return (clock[last] - clock[first]) / (last - first)
 
 
-def seconds_per_iteration(recipe: Recipe, section: RLFTSection, run: RunFolder) -> float:
-    """Return the seconds of the second iteration of RLFT; in the first one, memory is set up."""
-    stages = [replace(section.stages[0], iterations=2, success_threshold=None)]
+def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> float:
+    """Return the seconds of the second iteration of a stage of RLFT; in the first one, memory is set up."""
+    section = recipe.rlft or RLFTSection()
+    stages = [replace(stage, iterations=2, success_threshold=None)]
     short = replace(section, stages=stages, validation=None, keep="last")
     clock: list[float] = []
 

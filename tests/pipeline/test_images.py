@@ -16,7 +16,6 @@ from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episodes_file
 from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
-from reflectrl.pipeline.estimate import estimate
 from reflectrl.report import report
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.serving.service import load_served_agent
@@ -101,7 +100,7 @@ def test_an_agent_plays_pictures_and_refuses_states_without(run):
         agent.act(Observation("Target number: 1. Current number: 2.", state.actions))
 
 
-@pytest.mark.parametrize("use", [load_served_agent, export_run, lambda run: estimate(load_recipe(run / "recipe.yaml"))])
+@pytest.mark.parametrize("use", [load_served_agent, export_run])
 def test_uses_that_know_only_text_refuse_it(run, use):
     with pytest.raises(rl.InvalidInput, match=r"model\.images"):
         use(run)
