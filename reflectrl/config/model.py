@@ -98,8 +98,7 @@ class ModelSection(Section):
     """Attention kernel; flash_attention_2 excludes ``prefix_reuse``."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of matrix multiplications, in rollouts and training. ``auto``: ``dtype`` for bfloat16 or quantised weights;
-    else float32, unless the width is at least 256 and a test of a second on this machine finds bfloat16 1.2 times as
-    fast. A run keeps the choice of its first stage."""
+    else bfloat16 for models at least 256 wide where the device has instructions for it, and float32 otherwise."""
     compile: bool = False
     """Compile the model with torch.compile, which takes minutes once; on CPUs it makes small models slower."""
     prefix_reuse: bool = True

@@ -14,7 +14,7 @@ from typing import Any
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.files import open_regular
 from reflectrl.core.jsonl import decode, read_json
-from reflectrl.core.layout import BASE, COMPUTE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
+from reflectrl.core.layout import BASE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
 from reflectrl.core.version import WRITTEN_BY, check_format
 
 
@@ -199,6 +199,6 @@ def _cure(name: str, stage: str) -> str:
     unit = _unit(name)
     if _is_made_again(unit):
         return f"delete {unit} in that folder and run `reflectrl {stage}` for it, which makes it again"
-    if unit.startswith((BASE, COMPUTE)):
+    if unit.startswith(BASE):
         return "train in another --run"
     return "delete it, and nothing of it is shown"

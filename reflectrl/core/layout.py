@@ -2,7 +2,7 @@
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
-              ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html  compute.json
+              ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html
 
 No other module writes these names out.
 """
@@ -20,8 +20,6 @@ AGENT = "agent.json"
 """Description of an exported agent; a folder with this file is one."""
 LEDGER = "stages.json"
 """Ledger of the stages, with their inputs and the digests of their products."""
-COMPUTE = "compute.json"
-"""Precision chosen for each role's model where the recipe leaves it open."""
 LOCK = ".lock"
 """Lock file of the process that works in the folder; the file remains afterwards."""
 CALLS = "calls"
@@ -99,7 +97,6 @@ _ROWS = tuple(f"sft/{kind}.jsonl" for kind in ("reflector", "policy", "policy-no
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
     "gen-data": (f"{DATASET}/*.jsonl", f"{DATASET}/repositories/*", "data/*.jsonl", *_ROWS),
     "sft": (
-        COMPUTE,
         "sft/*-training.jsonl",
         *(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT)),
     ),

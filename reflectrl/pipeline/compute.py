@@ -1,70 +1,19 @@
-"""How a run computes: each role's precision, chosen once a run; torch's threads, once a stage; its memory."""
+"""How a run computes: torch's threads, chosen once a stage, and its memory."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.model import ModelSection
-from reflectrl.core.files import write_text
-from reflectrl.core.jsonl import decode, encode, read_json
-from reflectrl.core.layout import COMPUTE
 from reflectrl.models.adapters import check_layers
-from reflectrl.models.precision import (
-    MARGIN,
-    SMALL_WIDTH,
-    Precision,
-    Shape,
-    bfloat16_speedup,
-    given_precision,
-    has_bfloat16,
-    shape_of,
-)
-from reflectrl.pipeline.folder import RunFolder, is_main_process
-
-
-@dataclass(frozen=True)
-class ChosenPrecision:
-    """Precision of one role's model, where the recipe leaves it open."""
-
-    compute: Precision
-    speedup: float | None
-    """Speed of a block in bfloat16 relative to float32; ``None`` where it was not measured."""
-
-
-def decided(section: ModelSection, run: RunFolder, role: str) -> ModelSection:
-    """Return ``section`` with this run's precision for ``role``, which is chosen now if no stage has begun.
-
-    Raises:
-        InvalidInput: the model's configuration cannot be loaded, or the record of the choice was changed.
-
-    """
-    if section.compute != "auto":
-        return section
-    chosen = _recorded(run).get(role) or _decide(section)
-    return section.model_copy(update={"compute": chosen.compute})
-
-
-def _recorded(run: RunFolder) -> dict[str, ChosenPrecision]:
-    path = run.recorded(COMPUTE)
-    expected = "the precision that was chosen for each model"
-    return decode(dict[str, ChosenPrecision], read_json(path, expected), str(path)) if path.exists() else {}
-
-
-def _decide(section: ModelSection) -> ChosenPrecision:
-    precision = given_precision(section)
-    if precision is not None:
-        return ChosenPrecision(precision, None)
-    speedup = round(bfloat16_speedup(shape_of(section)), 2)
-    return ChosenPrecision("bfloat16" if speedup >= MARGIN else "float32", speedup)
+from reflectrl.models.precision import SMALL_WIDTH, Shape, has_bfloat16, shape_of
+from reflectrl.pipeline.folder import RunFolder
 
 
 def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Shape]]:
@@ -86,17 +35,16 @@ def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Sha
 
 
 def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable[[str], None]) -> None:
-    """Check the models, record the precisions that the recipe leaves open, and set torch's threads.
+    """Check the models, and set torch's threads.
 
     Small models compute in one thread, others in as many as torch has been given (``OMP_NUM_THREADS``). A resumed stage
     keeps its number of threads, since sums in other numbers of threads are rounded differently.
 
     Raises:
-        InvalidInput: see ``decided`` and ``check_models``.
+        InvalidInput: see ``check_models``.
 
     """
     sections, shapes = check_models(recipe)
-    _record({role: section for role, section in sections.items() if section.compute == "auto"}, run, report)
     if any("bfloat16" in (section.dtype, section.compute) for section in sections.values()) and not has_bfloat16():
         report(
             "this machine has no instructions for bfloat16, which is slower than float32 here; where the recipe names "
@@ -115,16 +63,3 @@ def release_memory() -> None:
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)
-
-
-def _record(sections: Mapping[str, ModelSection], run: RunFolder, report: Callable[[str], None]) -> None:
-    while sections and not is_main_process() and not (run / COMPUTE).exists():  # one process decides for all
-        time.sleep(0.1)
-    known = _recorded(run)
-    new = {role: _decide(section) for role, section in sections.items() if role not in known}
-    if not new:
-        return
-    write_text(run / COMPUTE, json.dumps(encode({**known, **new}), indent=1, sort_keys=True) + "\n")
-    for role, chosen in new.items():
-        if chosen.speedup is not None:
-            report(f"{role} in {chosen.compute}: bfloat16 is {chosen.speedup:g} times as fast here")

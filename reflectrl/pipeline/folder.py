@@ -32,7 +32,6 @@ from reflectrl.core.jsonl import encode, read_json
 from reflectrl.core.layout import (
     BASE,
     CALLS,
-    COMPUTE,
     LEDGER,
     LOCK,
     POLICIES,
@@ -269,15 +268,13 @@ class RunFolder:
                     path.unlink()
                 else:
                     write_text(path, before)
-                if stage == "sft":
-                    (self.path / COMPUTE).unlink(missing_ok=True)  # the next model may need another precision
             raise
 
     def _has_made(self, stage: str) -> bool:
         if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
             return True
         # every start of a stage writes the base models again, so they are no work that was done
-        return any(name != COMPUTE and not name.startswith(BASE) for name, _ in products(self.path, stage))
+        return any(not name.startswith(BASE) for name, _ in products(self.path, stage))
 
     def _has_replies(self) -> bool:
         found = (self.path / CALLS).glob(f"*/{REPLIES}")

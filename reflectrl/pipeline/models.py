@@ -19,9 +19,8 @@ from reflectrl.data_gen.rows import read_rows
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
-from reflectrl.models.precision import given_precision
+from reflectrl.models.precision import with_precision
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.pipeline.compute import decided
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.prompts import PromptFormat, labels
 
@@ -63,7 +62,7 @@ class RunModels:
     def section(self, role: str) -> ModelSection:
         """Return the model section of the ``reflector`` or the ``policy``, with the precision of this run."""
         section = self.recipe.reflector_model if role == "reflector" else None
-        return decided(section or self.recipe.model, self.run, "reflector" if section else "policy")
+        return with_precision(section or self.recipe.model)
 
     def base(self, role: str) -> ModelSection:
         """Return the section of a role with a base that can be loaded; the built-in base is written to the folder."""
@@ -94,9 +93,8 @@ class RunModels:
         return load_model(folder, section, trainable=trainable)
 
     def frozen(self, section: ModelSection, role: str) -> LanguageModel:
-        """Return a model that is not trained; its precision is not measured, as the result would be recorded."""
-        shape = section.model_copy(update={"compute": given_precision(section) or "float32"})
-        lm = new_model(shape, labels=(), seed=derive_seed(self.recipe.seed, "new", role))
+        """Return a model that is not trained."""
+        lm = new_model(with_precision(section), labels=(), seed=derive_seed(self.recipe.seed, "new", role))
         lm.model.requires_grad_(False)
         return lm
 

@@ -8,7 +8,7 @@ from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
-from reflectrl.models.precision import Shape, bfloat16_speedup, given_precision, shape_of
+from reflectrl.models.precision import Shape, has_bfloat16, shape_of, with_precision
 
 WIDE = BuiltinSection(width=256)
 QUANTISED = ModelSection(name="no/model", quantization="8bit", lora=LoraSection())
@@ -18,30 +18,23 @@ QUANTISED = ModelSection(name="no/model", quantization="8bit", lora=LoraSection(
     ("section", "expected"),
     [
         (ModelSection(), "float32"),  # a nano model
-        (ModelSection(builtin=WIDE), None),
+        (ModelSection(builtin=WIDE), "bfloat16" if has_bfloat16() else "float32"),
         (ModelSection(builtin=WIDE, compute="bfloat16"), "bfloat16"),
         (ModelSection(compute="bfloat16"), "bfloat16"),
         (ModelSection(name="no/model", dtype="bfloat16"), "bfloat16"),
         (QUANTISED, "float32"),
     ],
 )
-def test_small_rounded_and_quantised_models_leave_no_choice(section, expected):
-    assert given_precision(section) == expected
+def test_the_precision_follows_from_the_model_and_the_device(section, expected):
+    assert with_precision(section).compute == expected
 
 
 def test_the_shape_of_a_model_is_read_from_its_configuration(tmp_path):
     section = ModelSection(name=str(tmp_path), max_length=128)
     language_model("llama").config.save_pretrained(tmp_path)
-    assert shape_of(section) == Shape(layers=2, width=32, inner=48)
+    assert shape_of(section) == Shape(layers=2, width=32)
     gpt2(layers=3).config.save_pretrained(tmp_path)
-    assert shape_of(section) == Shape(layers=3, width=32, inner=128)
-
-
-def test_a_trial_leaves_random_numbers_and_threads_alone():
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
-    assert 0.01 < bfloat16_speedup(Shape(layers=1, width=96, inner=200), seconds=0) < 100
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.get_num_threads() == threads
+    assert shape_of(section) == Shape(layers=3, width=32)
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 
 import psutil
 import pytest
@@ -9,7 +8,7 @@ import torch
 from trained_runs import small_recipe
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import COMPUTE
+from reflectrl.models.precision import has_bfloat16
 from reflectrl.pipeline.compute import prepare_compute, release_memory
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.players import RunPlayers
@@ -37,44 +36,18 @@ def precision(recipe, run, role="policy"):
     return RunPlayers(recipe, run).section(role).compute
 
 
-def test_nano_computes_in_float32_and_one_thread_without_a_trial(tmp_path):
+def test_nano_computes_in_float32_and_one_thread(tmp_path):
     recipe = small_recipe()
     torch.set_num_threads(2)
     run, shown = prepared(recipe, tmp_path)
     assert precision(recipe, run) == "float32"
     assert torch.get_num_threads() == 1
     assert shown == []
-    assert json.loads((run / COMPUTE).read_text()) == {"policy": {"compute": "float32", "speedup": None}}
 
 
-@pytest.mark.slow
-def test_a_trial_decides_once_for_a_run_and_is_shown(tmp_path):
-    run, shown = prepared(WIDE, tmp_path)
-    (trial,) = json.loads((run / COMPUTE).read_text()).values()
-    assert trial["compute"] == ("bfloat16" if trial["speedup"] >= 1.2 else "float32")
-    assert len(shown) == 1
-    assert trial["compute"] in shown[0]
-    assert prepared(WIDE, tmp_path)[1] == []
-
-
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_what_a_trial_has_found_is_read_and_not_tried_again(tmp_path, compute):
-    recorded = {"policy": {"compute": compute, "speedup": 9.0}}
-    (tmp_path / COMPUTE).write_text(json.dumps(recorded))
-    run, shown = prepared(WIDE, tmp_path)
-    assert precision(WIDE, run) == precision(WIDE, run, "reflector") == compute
-    assert shown == []
-    assert json.loads((run / COMPUTE).read_text()) == recorded
-
-
-def test_a_record_that_was_changed_is_refused(tmp_path):
-    (tmp_path / COMPUTE).write_text(json.dumps({"policy": {"compute": "float32", "speedup": 1.0}}))
+def test_a_wide_model_needs_no_trial(tmp_path):
     run, _ = prepared(WIDE, tmp_path)
-    with run.locked():
-        run.record("sft")
-    (tmp_path / COMPUTE).write_text(json.dumps({"policy": {"compute": "bfloat16", "speedup": 1.0}}))
-    with pytest.raises(InvalidInput, match=COMPUTE):
-        precision(WIDE, run)
+    assert precision(WIDE, run) == precision(WIDE, run, "reflector") == ("bfloat16" if has_bfloat16() else "float32")
 
 
 def test_a_stage_goes_on_with_the_threads_that_it_was_begun_with(tmp_path):
