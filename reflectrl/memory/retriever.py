@@ -15,10 +15,6 @@ from reflectrl.memory.column import DECIMALS, Column, Embeds, Indexes, KeyMatch,
 from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.experience import Experience, PicturedStep, Step
 
-FIRST_LOOK = 16
-"""Number of episodes compared with a key first: those that may be most similar."""
-EQUAL = 2 * 10.0**-DECIMALS
-"""Scores that differ by more are not equal in ``DECIMALS``."""
 EPISODES_KEPT = 256
 """Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
 
@@ -173,12 +169,13 @@ class Retriever:
         if key is None:
             ranked = self._ranked(sums * _inverse(weights), others, windows.k)
             return [Window(self.experiences[each], score, None, windows.m) for each, score in ranked]
-        vector = self._column(key.kind).embedder.embed([key.text])[0]
-        ranked = self._with_key(key, vector, sums, weights, others, windows.k)
-        nearest = self._column(key.kind).nearest(key.text, vector, np.array([each for each, _ in ranked], np.int64))
+        column = self._column(key.kind)
+        similar = column.similarities(key.text, column.embedder.embed([key.text])[0])
+        weight = self._key_weight * column.held
+        scores = (sums + weight * column.best(similar)) * _inverse(weights + weight)
         return [
-            Window(self.experiences[each], score, best, windows.m)
-            for (each, score), best in zip(ranked, nearest, strict=True)
+            Window(self.experiences[each], score, column.nearest(similar, each), windows.m)
+            for each, score in self._ranked(scores, others, windows.k)
         ]
 
     def prepare(self, kinds: Iterable[str]) -> None:
@@ -205,52 +202,9 @@ class Retriever:
             [[pictures.name(s.images) if isinstance(s, PicturedStep) else "" for s in row] for row in steps], pictures
         )
 
-    def _with_key(
-        self, key: Key, vector: Numbers, sums: Numbers, weights: Numbers, among: Indexes, k: int
-    ) -> list[tuple[int, float]]:
-        """Rank with the key; skip episodes that even their largest possible similarity would not rank among ``k``.
-
-        Args:
-            key: the key.
-            vector: embedding of the key.
-            sums: (N,) weighted similarities of the other components.
-            weights: (N,) weights of these components.
-            among: episodes to rank.
-            k: number of episodes wanted.
-
-        """
-        column = self._column(key.kind)
-        # without other components, the largest possible similarity tells no episode from another
-        steps = (_ones, column.bounds) if weights.any() else (column.bounds,)
-        weight = self._key_weight * column.held
-        weights = weights + weight
-        inverse = _inverse(weights)
-        scores = np.full(len(sums), -np.inf, np.float32)
-
-        def look(chosen: Indexes, least: float | None = None) -> None:
-            needed = None if least is None else (least * weights[chosen] - sums[chosen]) / self._key_weight
-            nearest = column.best(key.text, vector, chosen, needed)
-            scores[chosen] = (sums[chosen] + weight[chosen] * nearest) * inverse[chosen]
-
-        first, least = max(FIRST_LOOK, k), None
-        for bounds in steps:
-            if len(among) <= first or (similar := bounds(vector, among)) is None:
-                continue
-            most = (sums[among] + weight[among] * similar) * inverse[among]
-            if least is None:
-                likely = among[np.argpartition(most, -first)[-first:]]
-                look(likely)
-                least = float(np.partition(scores[likely], -k)[-k]) - EQUAL
-            among = among[most >= least]
-        look(among, least)
-        return self._ranked(scores, among, k)
-
     def _ranked(self, scores: Numbers, among: Indexes, k: int) -> list[tuple[int, float]]:
         """Return the ``k`` best episodes with their scores; of equal ones, the older come first."""
         rounded = np.round(scores[among], DECIMALS)
-        if len(among) > k:
-            least = np.partition(rounded, -k)[-k]
-            among, rounded = among[rounded >= least], rounded[rounded >= least]
         order = np.argsort(-rounded, kind="stable")[:k]
         ranked = ((int(among[each]), round(float(rounded[each]), DECIMALS)) for each in order)
         return [(each, score) for each, score in ranked if score >= self._min_score]
@@ -263,14 +217,9 @@ def _compare(
     sums, weights = np.zeros((2, count), np.float32)
     for name, (weight, column) in tasks.items():
         if text := getattr(query, name):
-            sums += weight * column.best(text, embedder.embed([text])[0])
+            sums += weight * column.best(column.similarities(text, embedder.embed([text])[0]))
             weights += weight * column.held
     return sums, weights
-
-
-def _ones(_: Numbers, among: Indexes) -> Numbers:
-    """Return the largest possible similarities."""
-    return np.ones(len(among), np.float32)
 
 
 def _inverse(weights: Numbers) -> Numbers:
