@@ -60,13 +60,6 @@ def test_the_machine_and_the_operators_of_an_iteration_are_measured():
         assert min(parts) > 50
 
 
-@pytest.mark.parametrize("name", [name for name in gpu.LEARNED if (gpu.RECORDS / name).is_dir()])
-def test_what_smollm2_learned_is_published_as_its_records_have_it(name, monkeypatch):
-    monkeypatch.setattr(effort, "quick", False)
-    (text,) = gpu.learned(name)
-    assert content(gpu.PAGE, f"gpu {name}").strip() == text
-
-
 def test_only_warnings_of_a_wait_are_counted_as_waits():
     with gpu.waits() as seen:
         for _ in range(3):
