@@ -25,7 +25,18 @@ from reflectrl.core import (
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
-    from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, Validation, ValueTerm
+    from reflectrl.config.advantage import GAE, BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
+    from reflectrl.config.rlft import (
+        PPO,
+        EntropyBonus,
+        EntropyTarget,
+        Reinforce,
+        Replay,
+        Stage,
+        Term,
+        Terms,
+        Validation,
+    )
     from reflectrl.pipeline.agent import Agent, load_agent
     from reflectrl.players import Player, Policy, RandomPolicy, Seat
     from reflectrl.prompts import PromptFormat
@@ -39,8 +50,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchMean",
+    "GAE",
+    "LeaveOneOut",
+    "NoBaseline",
+    "StepGroup",
+    "ValueHead",
+    "EntropyBonus",
+    "EntropyTarget",
+    "PPO",
+    "Reinforce",
+    "Replay",
     "Agent",
-    "EntropyTerm",
     "Episode",
     "Hints",
     "InvalidInput",
@@ -48,7 +69,6 @@ __all__ = [
     "NatLangEnv",
     "Observation",
     "Outcome",
-    "PPOTerm",
     "Player",
     "Policy",
     "PromptFormat",
@@ -64,7 +84,6 @@ __all__ = [
     "Terms",
     "Utterance",
     "Validation",
-    "ValueTerm",
     "View",
     "__version__",
     "check_env",
@@ -79,10 +98,15 @@ __all__ = [
 
 _HOMES = {
     "Agent": "reflectrl.pipeline.agent",
-    "EntropyTerm": "reflectrl.config.rlft",
+    "BatchMean": "reflectrl.config.advantage",
+    "EntropyBonus": "reflectrl.config.rlft",
+    "EntropyTarget": "reflectrl.config.rlft",
     "Episode": "reflectrl.rollout",
+    "GAE": "reflectrl.config.advantage",
+    "LeaveOneOut": "reflectrl.config.advantage",
     "MenuView": "reflectrl.prompts.views",
-    "PPOTerm": "reflectrl.config.rlft",
+    "NoBaseline": "reflectrl.config.advantage",
+    "PPO": "reflectrl.config.rlft",
     "Player": "reflectrl.players",
     "Policy": "reflectrl.players",
     "PromptFormat": "reflectrl.prompts",
@@ -90,13 +114,16 @@ _HOMES = {
     "Recipe": "reflectrl.config",
     "ReflectRLConfig": "reflectrl.training.config",
     "ReflectRLTrainer": "reflectrl.training.rlft",
+    "Reinforce": "reflectrl.config.rlft",
+    "Replay": "reflectrl.config.rlft",
     "Run": "reflectrl.run",
     "Seat": "reflectrl.players",
     "Stage": "reflectrl.config.rlft",
+    "StepGroup": "reflectrl.config.advantage",
     "Term": "reflectrl.config.rlft",
     "Terms": "reflectrl.config.rlft",
     "Validation": "reflectrl.config.rlft",
-    "ValueTerm": "reflectrl.config.rlft",
+    "ValueHead": "reflectrl.config.advantage",
     "View": "reflectrl.prompts.views",
     "evaluate": "reflectrl.rollout.evaluate",
     "load_agent": "reflectrl.pipeline.agent",

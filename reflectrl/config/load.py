@@ -26,7 +26,7 @@ from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
-from reflectrl.core.settings import misplaced_booleans, mistakes, refusal
+from reflectrl.core.settings import misplaced_booleans, mistakes, name_kinds, refusal
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -124,6 +124,7 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
 
 
 def _checked(name_or_path: str, source: _Source) -> Recipe:
+    name_kinds(Recipe, source.values)  # in sections that overrides have begun
     problems = [*source.problems, *misplaced_booleans(Recipe, source.values)]
     try:
         recipe = Recipe.model_validate(source.values)
@@ -273,6 +274,7 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     _write_in_full(source.values)
     parent = source.values.pop("extends", None)
     if parent is None:
+        name_kinds(Recipe, source.values)  # so that a recipe which extends this one can tell another kind
         return source
     if not isinstance(parent, str):
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
@@ -319,10 +321,17 @@ def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
 
 
 def _merge(base: Any, change: Any) -> Any:
-    """Merge ``change`` into ``base``: mappings key by key; any other value, ``null`` included, replaces the old one."""
-    if not (isinstance(base, dict) and isinstance(change, dict)):
+    """Merge ``change`` into ``base``: mappings key by key; any other value, ``null`` included, replaces the old one.
+
+    A section of another ``kind`` replaces the old one too, since it has other settings.
+    """
+    if not (isinstance(base, dict) and isinstance(change, dict)) or _is_other_kind(base, change.get("kind")):
         return change
     return base | {key: _merge(base.get(key), value) for key, value in change.items()}
+
+
+def _is_other_kind(section: Mapping[str, Any], kind: Any) -> bool:
+    return kind is not None and section.get("kind") not in (None, kind)
 
 
 def _override(source: _Source, override: str) -> None:
@@ -375,6 +384,8 @@ def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
         elif not isinstance(here, dict):
             return f"{where} is {reprlib.repr(here)}, which has no part {key!r}."
         if depth == len(keys) - 1:
+            if place == "kind" and _is_other_kind(here, value):
+                here.clear()
             here[place] = value
         elif isinstance(here, dict) and here.get(key) is None:
             here[key] = {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from reflectrl.config.advantage import GAE, Advantage, ValueHead
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
 from reflectrl.prompts.format import ActionMode
@@ -82,61 +83,95 @@ class Term:
 
 
 @settings()
-class PPOTerm(Term):
-    """The clipped surrogate of PPO (appendix A)."""
+class Reinforce:
+    """Policy gradient ``-A log pi`` (section 3): one update with all steps of an iteration."""
 
-    epsilon: Positive = 0.2
-    """Clip range of the probability ratio."""
+    kind: Literal["reinforce"] = "reinforce"
+    """This update."""
+    num_iterations: ClassVar[int] = 1
+    num_minibatches: ClassVar[int] = 1
+    target_kl: ClassVar[float | None] = None
+    epsilon: ClassVar[float] = math.inf
 
 
 @settings()
-class EntropyTerm(Term):
+class PPO:
+    """The clipped policy gradient (appendix A), in several updates."""
+
+    kind: Literal["ppo"] = "ppo"
+    """This update."""
+    epsilon: Positive = 0.2
+    """Clip range of the probability ratio."""
+    num_iterations: Count = 2
+    """Number of passes over each batch of episodes (mu)."""
+    num_minibatches: Count = 4
+    """Number of optimizer steps per pass."""
+    target_kl: Positive | None = 0.03
+    """Estimated KL divergence of a minibatch's new steps, in nats per step, thoughts included, above which an iteration
+    stops updating; null: no limit."""
+
+
+Update = Annotated[PPO | Reinforce, Field(discriminator="kind")]
+
+
+@settings()
+class EntropyBonus(Term):
     """A bonus for the entropy of the policy, in nats per step."""
 
+    kind: Literal["bonus"] = "bonus"
+    """This term."""
+    coef: NonNegative = 0.02
+    """Coefficient at the first update."""
+    coef_end: Fraction = 0.1
+    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all stages,
+    and does not reach this fraction if a stage ends early."""
     floor: Positive | None = None
     """Entropy of a step, in nats, above which the bonus does not grow and so has no effect; absent: no limit."""
-    target: Positive | None = None
-    """Target entropy in nats per step: from ``coef`` on, the coefficient rises after iterations with less entropy and
-    falls after those with more, like the temperature of soft actor-critic (Haarnoja et al., 2018)."""
-    target_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """The target as a fraction of the entropy of a uniform choice, ``ln(length of the menu)`` averaged over the steps
-    of the iteration, in place of ``target``: it suits menus of every length."""
+
+    def after(self, coef: float, entropy: float, *, uniform: float, progress: float) -> float:  # noqa: ARG002
+        """Return ``coef``: it does not depend on the entropy."""
+        return coef
+
+
+@settings()
+class EntropyTarget:
+    """A bonus whose coefficient follows a target, like the temperature of soft actor-critic (Haarnoja et al., 2018).
+
+    It rises after iterations with less entropy than the target, and falls after those with more.
+    """
+
+    target: Positive
+    """Entropy per step that the policy should have, in ``unit``."""
+    kind: Literal["target"] = "target"
+    """This term."""
+    unit: Literal["nats", "uniform"] = "uniform"
+    """nats; or the entropy of a uniform choice, ``ln(length of the menu)`` averaged over the steps of the iteration,
+    which suits menus of every length."""
     target_end: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Target after the last update as a fraction of the first one; it falls linearly like ``coef_end``. Below 1, the
-    policy explores first and is nearly greedy in the end."""
+    """Target after the last update as a fraction of the first one; it falls linearly. Below 1, the policy explores
+    first and is nearly greedy in the end."""
+    coef: Positive = 0.02
+    """Coefficient at the first update."""
+    floor: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other.
+        """Refuse a target that no policy can reach.
 
         Raises:
-            InvalidInput: two targets, a target with a schedule of the coefficient or an initial coefficient of 0, or
-                the end of a target that is not given.
+            InvalidInput: more than the entropy of a uniform choice.
 
         """
-        if self.target is not None and self.target_fraction is not None:
+        if self.unit == "uniform" and self.target >= 1:
             raise InvalidInput(
-                f"entropy has target={self.target:g} and target_fraction={self.target_fraction:g}; expected one target"
-            )
-        if not self.has_target and self.target_end != 1:
-            raise InvalidInput(
-                f"entropy has target_end={self.target_end:g} without a target; expected target_fraction or target as "
-                "well"
-            )
-        if self.has_target and (self.coef == 0 or self.coef_end != 1):
-            name, given = (
-                ("target", self.target) if self.target is not None else ("target_fraction", self.target_fraction)
-            )
-            raise InvalidInput(
-                f"entropy has {name}={given:g} with coef={self.coef:g} and coef_end={self.coef_end:g}; expected "
-                "a coef above 0, with which the coefficient begins to follow the target, and coef_end: 1.0"
+                f"entropy has target={self.target:g} with unit=uniform; expected less than 1, the entropy of a uniform "
+                "choice, or unit: nats"
             )
 
-    @property
-    def has_target(self) -> bool:
-        """Whether the coefficient follows a target."""
-        return self.target is not None or self.target_fraction is not None
+    def at(self, progress: float) -> float:  # noqa: ARG002 - as a term with a schedule
+        """Return the coefficient."""
+        return self.coef
 
-    def follow(self, coef: float, entropy: float, *, uniform: float = 0.0, progress: float = 0.0) -> float:
+    def after(self, coef: float, entropy: float, *, uniform: float, progress: float) -> float:
         """Return the next coefficient after an iteration.
 
         Args:
@@ -146,23 +181,15 @@ class EntropyTerm(Term):
             progress: fraction of the updates that are done.
 
         """
-        first = (self.target_fraction or 0.0) * uniform if self.target is None else self.target
+        first = self.target * (uniform if self.unit == "uniform" else 1.0)
         target = first * (1 - (1 - self.target_end) * progress)
-        if not target:  # without a target, or with no choice at any step
+        if not target:  # with no choice at any step
             return coef
         moved = coef * math.pow(target / max(entropy, target / ENTROPY_RANGE), ENTROPY_RATE)
         return min(max(moved, self.coef / ENTROPY_RANGE), self.coef * ENTROPY_RANGE)
 
 
-@settings()
-class ValueTerm(Term):
-    """The squared error of the value head."""
-
-    clip: Positive | None = None
-    """Clip range of a value's change in one iteration, in units of return, as in PPO's code; absent: no clipping."""
-    trunk: bool = True
-    """Let the error also train the layers below the head. Its first estimates are far off, so with false it cannot undo
-    what these layers have learned in fine-tuning."""
+Entropy = Annotated[EntropyBonus | EntropyTarget, Field(discriminator="kind")]
 
 
 @settings()
@@ -178,42 +205,33 @@ class ThoughtTerm(Term):
 
 @settings()
 class Terms:
-    """Terms of the objective, which is their weighted sum; absent terms are left out."""
+    """Terms of the objective besides those of the policy (``update``) and the value head (``advantage``).
 
-    reinforce: Term | None = None
-    """Policy gradient ``-A log pi`` (section 3); the default policy term, unless ``ppo`` is set."""
-    ppo: PPOTerm | None = None
-    """Clipped policy gradient, in place of ``reinforce`` (appendix A)."""
-    entropy: EntropyTerm | None = None
-    """Bonus for the entropy of the policy."""
-    value: ValueTerm | None = None
-    """Squared error of the value head; requires ``baseline: value``, which requires it."""
+    The objective is their weighted sum.
+    """
+
+    entropy: Entropy | None = field(default_factory=EntropyBonus)
+    """Bonus for the entropy of the policy; null: none."""
     sft_thought: ThoughtTerm | None = None
     """Imitation of the thoughts of ``players.corrector``, for policies that write before they act."""
     kl: Term | None = None
     """KL divergence of the policy from the initial policy, in nats per step, exact over the menu; the coefficient is
     TRL's beta. It costs one more forward pass per iteration and a copy of the trained weights."""
 
-    def __post_init__(self) -> None:
-        """Refuse a second policy term.
 
-        Raises:
-            InvalidInput: both ``reinforce`` and ``ppo`` were given.
+@settings()
+class Replay:
+    """Replay of successful episodes, used as if the current policy had played them (self-imitation, Oh et al., 2018).
 
-        """
-        if self.reinforce and self.ppo:
-            raise InvalidInput("terms has both reinforce and ppo; expected one policy term: remove the other")
+    They have current values and no importance weights, but count only where their advantage is positive, and in the
+    policy's term alone. They are drawn like tasks (``task_priority``), so that tasks which the policy is forgetting
+    return first.
+    """
 
-    @property
-    def policy(self) -> Term:
-        """The policy term: ``ppo`` or ``reinforce``."""
-        return self.ppo or self.reinforce or Term()
-
-    def with_entropy_coef(self, coef: float | None) -> Terms:
-        """Return the terms with ``coef`` as the coefficient of the entropy bonus; as they are if it is ``None``."""
-        if coef is None:
-            return self
-        return replace(self, entropy=replace(self.entropy or EntropyTerm(), coef=coef))
+    size: Count
+    """Maximum number of episodes of the current stage that are kept."""
+    episodes: Count
+    """Number of replayed episodes per iteration."""
 
 
 @settings()
@@ -248,7 +266,7 @@ class RLFTSettings:
     """Number of fresh episodes per iteration (B)."""
     episodes_per_task: Count = 1
     """Group size: number of episodes in a row that start from the same task."""
-    task_priority: Fraction = 0.0
+    task_priority: Fraction = 0.3
     """Fraction of the tasks drawn in proportion to their recent failure rate (prioritized level replay, Jiang et al.,
     2021); the others are drawn uniformly. Success, return and length are then weighted means, which estimate those of
     uniformly drawn tasks; the objective has no such weights."""
@@ -256,27 +274,22 @@ class RLFTSettings:
     """Number of environments that play episodes in parallel; absent: one per episode. It does not change the draws."""
     learning_rate: Positive = 2e-4
     """Initial learning rate."""
-    value_learning_rate: Positive | None = None
-    """Initial learning rate of the value head; absent: that of the policy."""
-    learning_rate_end: Fraction = 1.0
+    learning_rate_end: Fraction = 0.2
     """Final learning rate as a fraction of the initial one."""
     learning_rate_schedule: Literal["linear", "cosine"] = "linear"
     """Shape of the decrease to ``learning_rate_end``: linear, or half a cosine."""
     weight_decay: NonNegative = 0.001
     """AdamW weight decay."""
-    max_grad_norm: NonNegative = 0.3
+    max_grad_norm: NonNegative = 0.5
     """Maximum gradient norm; larger gradients are scaled down to it, 0 disables clipping."""
     micro_batch_tokens: Count = 2048
     """Maximum number of tokens per forward pass, padding included; an update uses all steps of its minibatch."""
-    num_iterations: Count = 1
-    """Number of passes over each batch of episodes (mu); more than 1 needs ``terms.ppo``."""
-    num_minibatches: Count = 1
-    """Number of optimizer steps per pass."""
-    target_kl: Positive | None = None
-    """Estimated KL divergence of a minibatch's new steps, in nats per step, thoughts included, above which an iteration
-    stops updating; absent: no limit."""
+    update: Update = field(default_factory=PPO)
+    """How the policy learns from an iteration's steps: its term of the objective, and the number of updates."""
+    advantage: Advantage = field(default_factory=GAE)
+    """How much better than expected each action was."""
     terms: Terms = field(default_factory=Terms)
-    """Terms of the objective; REINFORCE alone by default."""
+    """Further terms of the objective."""
     thought_lambda: Fraction = 0.5
     """Weight of the log-probability of the text before the action (lambda of RL4VLM, equation 4.3), for
     ``prompt.action_mode`` thought_choice and json, and of the reflection, for ``players.reflector.trained``: 0 trains
@@ -292,7 +305,7 @@ class RLFTSettings:
     normalize_rewards: bool = False
     """Divide the weighted rewards by the running standard deviation of the discounted return (as gymnasium's
     NormalizeReward; Engstrom et al., 2020), so that rewards of 0.01 and of 1,000 learn alike with the same settings.
-    Records, thresholds and returns keep the environment's unit; ``terms.value.clip`` is then in the new one."""
+    Records, thresholds and returns keep the environment's unit; ``advantage.value.clip`` is then in the new one."""
     format_into_return: bool = False
     """Add the reward ``format`` to the return of its own step only, as in GTR's code; otherwise it also counts in the
     returns of earlier steps."""
@@ -302,30 +315,8 @@ class RLFTSettings:
     step's reward."""
     gamma: Fraction = 1.0
     """Discount of the reward-to-go; the paper uses no discount (1)."""
-    baseline: Literal["none", "batch", "leave_one_out", "step_group", "value"] = "batch"
-    """Baseline subtracted from the reward-to-go. leave_one_out: the mean return of other episodes' steps with the same
-    prompt (whatever ``episodes_per_task`` is), or of all their steps if there are none. step_group: GiGPO (Feng et al.,
-    2025), an episode's return less the mean of its task's episodes, plus a step's reward-to-go less the mean of the
-    task's steps with the same observation."""
-    step_group_weight: NonNegative = 1.0
-    """Weight (omega) of the second difference, between steps, of ``baseline: step_group``."""
-    gae_lambda: Fraction = 1.0
-    """Lambda of GAE, for ``baseline: value``; 1 gives reward-to-go minus value."""
-    bootstrap_truncated: bool = False
-    """Bootstrap the return of a truncated episode with the value of its last state, for ``baseline: value``. Correct if
-    the time limit is not part of the task (Pardo et al., 2018); if it is, and without a discount, the policy
-    unlearns to be fast."""
-    normalize_advantages: bool = True
-    """Divide advantages by the standard deviation of those of new episodes (at least 0.2)."""
-    center_advantages: bool = False
-    """Subtract the mean of new episodes' advantages first; with ``normalize_advantages`` they are then whitened."""
-    replay_size: CountOrZero = 0
-    """Maximum number of successful episodes of the current stage kept for replay; 0 for none."""
-    replay_episodes: CountOrZero = 0
-    """Number of replayed episodes per update, used as if the current policy had played them: with current values and
-    without importance weights, but only where their advantage is positive (self-imitation, Oh et al., 2018), and in the
-    policy's term alone. They are drawn like tasks (``task_priority``), so that tasks which the policy is forgetting
-    return first."""
+    replay: Replay | None = None
+    """Replay of successful episodes; absent: none."""
     validation: Validation | None = field(default_factory=Validation)
     """Validation during training; null: none, and the validation tasks are never read. An environment without such
     tasks is trained without it."""
@@ -343,36 +334,15 @@ class RLFTSettings:
         """Refuse settings that contradict each other.
 
         Raises:
-            InvalidInput: several updates per batch without ``terms.ppo``, a limit between updates for a single one, a
-                value term without ``baseline: value`` or the reverse, incomplete groups or groups of one, a replay
-                buffer that is never filled, never used or does not suit the baseline, or a setting that its baseline
-                does not use.
+            InvalidInput: incomplete groups or groups of one, a weight for a reward that is not given, or a replay that
+                does not suit the estimator of advantages.
 
         """
-        if self.updates_per_iteration > 1 and self.terms.ppo is None:
-            raise InvalidInput("num_iterations or num_minibatches above 1 needs terms.ppo, e.g. ppo: {epsilon: 0.2}")
-        if self.updates_per_iteration == 1 and self.target_kl is not None:
+        kind = self.advantage.kind
+        if kind == "step_group" and self.episodes_per_task == 1:
             raise InvalidInput(
-                f"target_kl={self.target_kl:g} stops the later updates of an iteration, but there is one update; "
-                "remove target_kl, or raise num_iterations or num_minibatches"
-            )
-        if (self.baseline == "value") != (self.terms.value is not None):
-            raise InvalidInput(
-                f"baseline={self.baseline} was given {'with' if self.terms.value else 'without'} terms.value; expected "
-                "both or neither, e.g. baseline: value and value: {coef: 0.5}"
-            )
-        if self.value_learning_rate is not None and self.baseline != "value":
-            raise InvalidInput(f"value_learning_rate={self.value_learning_rate:g} needs baseline: value")
-        if self.gae_lambda < 1 and self.baseline != "value":
-            raise InvalidInput(f"gae_lambda={self.gae_lambda:g} needs baseline: value")
-        if self.bootstrap_truncated and self.baseline != "value":
-            raise InvalidInput("bootstrap_truncated needs a value head to estimate with: set baseline: value")
-        if self.step_group_weight != 1 and self.baseline != "step_group":
-            raise InvalidInput(f"step_group_weight={self.step_group_weight:g} needs baseline: step_group")
-        if self.baseline == "step_group" and self.episodes_per_task == 1:
-            raise InvalidInput(
-                "baseline=step_group was given with episodes_per_task=1; expected at least 2, because it compares "
-                "episodes of the same task, e.g. episodes_per_task: 4"
+                "advantage.kind=step_group was given with episodes_per_task=1; expected at least 2, because it "
+                "compares episodes of the same task, e.g. episodes_per_task: 4"
             )
         if self.episodes % self.episodes_per_task:
             raise InvalidInput(
@@ -380,18 +350,26 @@ class RLFTSettings:
             )
         if self.format_into_return and "format" not in self.rewards:
             raise InvalidInput("format_into_return needs a weight of the reward, e.g. rewards: {env: 1.0, format: 5.0}")
-        if bool(self.replay_size) != bool(self.replay_episodes):
-            raise InvalidInput("replay_size and replay_episodes go together: set both or neither")
-        if self.replay_size and self.baseline in ("leave_one_out", "step_group"):
+        if self.replay is not None and self.advantage.compares_episodes:
             raise InvalidInput(
-                f"replay_size={self.replay_size} was given with baseline={self.baseline}, which compares episodes that "
-                "the same policy played; expected baseline none, batch or value, or no replay"
+                f"replay was given with advantage.kind={kind}, which compares episodes that the same policy played; "
+                "expected kind none, batch or gae, or no replay"
             )
+
+    @property
+    def value(self) -> ValueHead | None:
+        """The value head; ``None`` if advantages are estimated without one."""
+        return self.advantage.value if isinstance(self.advantage, GAE) else None
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether the value of the last state of a truncated episode is needed."""
+        return isinstance(self.advantage, GAE) and self.advantage.bootstrap_truncated
 
     @property
     def updates_per_iteration(self) -> int:
         """Number of optimizer steps per iteration."""
-        return self.num_iterations * self.num_minibatches
+        return self.update.num_iterations * self.update.num_minibatches
 
 
 @settings(frozen=False)

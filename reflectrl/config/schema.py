@@ -386,7 +386,7 @@ class Recipe(Section):
             return
         reads_success = {
             "validation": self.rlft.validation is not None,
-            "replay_size": self.rlft.replay_size > 0,
+            "replay": self.rlft.replay is not None,
             "task_priority": self.rlft.task_priority > 0,
             "stages.success_threshold": any(stage.success_threshold is not None for stage in self.rlft.stages),
         }

@@ -84,15 +84,15 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
                 f"rlft.stages.{number}.window: it is that of success_threshold, which the stage lacks; set it, or "
                 "remove it."
             )
-        if stage.replay_threshold is not None and rlft is not None and not rlft.replay_size:
+        if stage.replay_threshold is not None and rlft is not None and rlft.replay is None:
             yield (
-                f"rlft.stages.{number}.replay_threshold: no episodes are replayed, because rlft.replay_size is 0; set "
-                "rlft.replay_size and rlft.replay_episodes, or remove it."
+                f"rlft.stages.{number}.replay_threshold: no episodes are replayed; set rlft.replay, e.g. "
+                "{size: 256, episodes: 16}, or remove it."
             )
-    if rlft is not None and rlft.terms.value is not None and rlft.terms.value.clip and rlft.updates_per_iteration == 1:
+    if rlft is not None and rlft.value is not None and rlft.value.clip and rlft.updates_per_iteration == 1:
         yield (
-            "rlft.terms.value.clip: it limits how far later updates of an iteration move the values, but there is one; "
-            "raise rlft.num_minibatches or rlft.num_iterations, with rlft.terms.ppo, or remove it."
+            "rlft.advantage.value.clip: it limits how far later updates of an iteration move the values, but there is "
+            "one; raise num_minibatches or num_iterations of rlft.update, with kind ppo, or remove it."
         )
     if rlft is not None and not any(rlft.rewards.values()):
         yield "rlft.rewards: all weights are 0, so no step is better than another; give env or rater a weight."

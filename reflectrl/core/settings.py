@@ -99,12 +99,12 @@ def misplaced_booleans(section: type, values: Any, where: str = "") -> Iterator[
     for key, value in values.items() if isinstance(values, Mapping) else ():
         if key not in known:
             continue
-        kinds, inner = _kinds(known[key].annotation), section_of(known[key].annotation)
+        kinds = _kinds(known[key].annotation)
         if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
             yield f"{where}{key}: given {value}; expected a number."
-        if inner is not None:
-            listed = enumerate(value) if isinstance(value, list) else [("", value)]
-            for place, each in listed:
+        listed = enumerate(value) if isinstance(value, list) else [("", value)]
+        for place, each in listed:
+            if (inner := section_of(known[key].annotation, each)) is not None:
                 yield from misplaced_booleans(inner, each, f"{where}{key}.{place}{'.' * (place != '')}")
 
 
@@ -114,11 +114,36 @@ def _kinds(annotation: Any) -> set[Any]:
     return set().union(*map(_kinds, parts)) if parts else {annotation} if inspect.isclass(annotation) else set()
 
 
-def section_of(annotation: Any) -> type | None:
-    """Return the recipe section inside a field's type: ``Stage`` for ``list[Stage] | None``."""
+def name_kinds(section: type, values: Any) -> None:
+    """Write into a mapping, in place, the kind of each section that could be of several and names none: the first."""
+    known = settings_fields(section)
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        kinds = [*sections_of(known[key].annotation)] if key in known else []
+        if len(kinds) > 1 and isinstance(value, dict):
+            value.setdefault("kind", _kind(kinds[0]))
+        for each in value if isinstance(value, list) else [value]:
+            if kinds and (inner := section_of(known[key].annotation, each)) is not None:
+                name_kinds(inner, each)
+
+
+def sections_of(annotation: Any) -> Iterator[type]:
+    """Yield the recipe sections inside a field's type: ``Stage`` for ``list[Stage] | None``."""
     if inspect.isclass(annotation) and hasattr(annotation, "__pydantic_fields__"):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := section_of(part))), None)
+        yield annotation
+    for part in get_args(annotation):
+        yield from sections_of(part)
+
+
+def section_of(annotation: Any, values: Any = None) -> type | None:
+    """Return the recipe section inside a field's type, of several the one that ``values["kind"]`` names, if any."""
+    found = [*sections_of(annotation)]
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    return next((each for each in found if kind and kind == _kind(each)), found[0] if found else None)
+
+
+def _kind(section: type) -> Any:
+    field = settings_fields(section).get("kind")
+    return None if field is None else field.default
 
 
 def refusal(what: str, problems: Sequence[str]) -> InvalidInput:
@@ -146,9 +171,14 @@ def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> l
 
 
 def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
-    """Return ``loc`` without the tags (``str``, ``list[str]``) of union members, which are no keys of a recipe."""
+    """Return ``loc`` without the tags (``str``, ``list[str]``, a kind) of union members, which are no keys."""
     keys: list[int | str] = []
+    named = False
     for part in loc:
+        if isinstance(values, Mapping) and part == values.get("kind") and not named:
+            named = True
+            continue
+        named = False
         listed = isinstance(values, Sequence) and isinstance(part, int)
         if listed or (isinstance(values, Mapping) and part in values):
             values = values[part]
@@ -165,17 +195,25 @@ def _sentence(fault: str, message: str, keys: Sequence[int | str], kind: type, v
     if fault == "missing":
         return "nothing was given; expected ", "a value"
     given = functools.reduce(lambda value, key: value[key], keys, values)
+    if fault in ("union_tag_not_found", "union_tag_invalid"):
+        union = settings_fields(_section_at(kind, keys[:-1], values))[str(keys[-1])]
+        known = [str(_kind(each)) for each in sections_of(union.annotation)]
+        named = given.get("kind") if isinstance(given, Mapping) else None
+        if named is None:
+            return "", f"nothing says of which kind it is; expected kind: {', '.join(known[:-1])} or {known[-1]}"
+        return f"kind {reprlib.repr(named)} is unknown; ", nearest(str(named), known)
     shown = f"given {'null' if given is None else reprlib.repr(given)}; "
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key, {shown}", nearest(str(keys[-1]), settings_fields(_section_at(kind, keys[:-1])))
+        return f"unknown key, {shown}", nearest(str(keys[-1]), settings_fields(_section_at(kind, keys[:-1], values)))
     if fault in ("model_type", "dataclass_type"):
-        names = settings_fields(_section_at(kind, keys))
+        names = settings_fields(_section_at(kind, keys, values))
         return f"{shown}expected a mapping with keys among ", ", ".join(names)
     return f"{shown}expected ", message.removeprefix("Input should be ")
 
 
-def _section_at(section: type, keys: Sequence[int | str]) -> type:
+def _section_at(section: type, keys: Sequence[int | str], values: Any) -> type:
     for key in keys:
+        values = values[key]
         if isinstance(key, str):
-            section = section_of(settings_fields(section)[key].annotation) or section
+            section = section_of(settings_fields(section)[key].annotation, values) or section
     return section

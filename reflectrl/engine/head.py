@@ -242,7 +242,8 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False, value_t
     if value_head:
         if width is None:
             raise InvalidInput(
-                f"{type(model).__name__} gives no hidden states, which a value head reads; set rlft.baseline to batch."
+                f"{type(model).__name__} gives no hidden states, which a value head reads; set "
+                "rlft.advantage.kind to batch."
             )
         model.value_head = nn.Linear(width, 1, device=model.device)
         nn.init.zeros_(model.value_head.weight)

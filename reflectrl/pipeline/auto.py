@@ -63,28 +63,6 @@ _SFT_ENDS = {"check_every": 100, "patience": 8}
 """Fine-tuning ends once its held-out loss hardly falls."""
 _SFT = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
 """Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section."""
-_RLFT = {
-    "episodes": 64,
-    "task_priority": 0.3,
-    "learning_rate_end": 0.2,
-    "max_grad_norm": 0.5,
-    "num_iterations": 2,
-    "num_minibatches": 4,
-    "target_kl": 0.03,
-    "terms.ppo": {"epsilon": 0.2},
-    "terms.entropy": {"coef": 0.02, "coef_end": 0.1},
-    "terms.value": {"coef": 0.5, "trunk": False},
-    "value_learning_rate": 3e-3,
-    "baseline": "value",
-    "gae_lambda": 0.99,
-    "normalize_advantages": True,
-    "center_advantages": True,
-}
-"""PPO with a value head; a recipe that states its own policy term or baseline gets none of it.
-
-The value head learns fast and alone: its first estimates are far off, and their error in the layers below undid
-fine-tuning (key_door of the suite: 100 % to 9 % in one iteration).
-"""
 
 
 @dataclass(frozen=True)
@@ -226,11 +204,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
             for key, suited in _SFT.items():
                 yield Choice(f"sft.{player}.{key}", suited, "suits a model with random weights")
         yield Choice("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
-    if recipe.rlft is None or recipe.budget is None:
+    if recipe.rlft is None:
         return
-    if not any(recipe.budget.states(f"rlft.{key}") for key in ("baseline", "terms.ppo", "terms.reinforce")):
-        for key, value in _RLFT.items():
-            yield Choice(f"rlft.{key}", value, "part of PPO with a value head")
     if recipe.model.name == BUILTIN:
         yield Choice("rlft.learning_rate", 3e-4, "suits a model with random weights")
     if not UNIT[0] < seen.return_spread < UNIT[1]:
@@ -239,7 +214,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
     if not recipe.sft.enabled:
         reason = "without a teacher, what to do has to be found"
         yield Choice("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
-        yield Choice("rlft.terms.entropy", {"coef": 0.05, "coef_end": 0.1}, reason)
+        yield Choice("rlft.terms.entropy.coef", 0.05, reason)
         yield Choice("rlft.validation", {"patience": 20}, reason)
     discount = round(1 - 1 / min(max(2 * seen.horizon, 20), 200), 4)
     yield Choice("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")

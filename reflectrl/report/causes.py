@@ -292,7 +292,7 @@ def _collapsed(of: _Evidence) -> Cause | None:
         "entropy",
         f"the policy's entropy was below {_percent(COLLAPSED)} of its start from iteration {begun.iteration} on, at a "
         f"training success of {_percent(begun.success)}",
-        "`rlft.terms.entropy.target`, which keeps the policy exploring",
+        "`rlft.terms.entropy={kind: target, target: 0.3}`, which keeps the policy exploring",
     )
 
 
@@ -349,7 +349,7 @@ def _rising(of: _Evidence) -> Cause | None:
 
 
 def _blind_values(of: _Evidence) -> Cause | None:
-    if of.setting("rlft.baseline") != "value" or of.setting("rlft.rewards.env") in (None, 0):
+    if of.setting("rlft.advantage.kind") != "gae" or of.setting("rlft.rewards.env") in (None, 0):
         return None
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for episode in of.recorded():
@@ -366,7 +366,7 @@ def _blind_values(of: _Evidence) -> Cause | None:
     return Cause(
         "values",
         f"the value head explains {_percent(known[group])} of the variance of the returns{which}",
-        "a larger `rlft.value_learning_rate` or `rlft.terms.value.coef`, or `rlft.baseline=batch`",
+        "a larger `rlft.advantage.value.learning_rate` or `value.coef`, or `rlft.advantage.kind=batch`",
     )
 
 

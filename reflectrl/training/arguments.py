@@ -119,7 +119,7 @@ def trainable_policy(
     lm.model.eval()  # the tries of heads and caches compare logits, which dropout would change
     if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
         lm.model.to(args.device)  # Trainer would do so only after the caches are created
-    value = args.terms.value
+    value = args.value
     add_choice_head(lm.base, value_head=value is not None, value_trains_trunk=value is not None and value.trunk)
     ids = label_ids(lm.tokenizer, labels)
     encoder = PromptEncoder(lm.tokenizer, ids, args.max_length, pictures=lm.pictures)
@@ -135,7 +135,7 @@ def trainable_policy(
             prefix_cache=cache,
         )
     else:
-        kept = args.prefix_reuse and args.num_iterations > 1 and not reflects(lm.model)
+        kept = args.prefix_reuse and args.update.num_iterations > 1 and not reflects(lm.model)
         frozen = frozen_layers(lm.base) if kept else None
         policy = LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen)
     if not reflects(lm.model):

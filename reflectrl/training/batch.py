@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from reflectrl.config.advantage import Steps, spread
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import Decision, Trajectory, Turn, WorkFailed
 from reflectrl.players import Seat
-from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.advantage import generalized_advantages, leave_one_out, rewards_to_go, spread, step_grouped
 
 
 @dataclass(frozen=True)
@@ -145,30 +146,28 @@ def step_samples(
     """
     trajectories = [with_values(each, 1 / unit) for each in (*fresh, *replayed)]
     weights, weights_apart = _weights(settings, unit)
-    played = sum(len(trajectory.turns) for trajectory in fresh)
     views = [view for trajectory in trajectories for view in policy_views(trajectory, layout)]
     decisions = [turn.decision for trajectory in trajectories for turn in trajectory.turns]
-    apart = torch.tensor([each for t in trajectories for each in weighted_rewards(t, weights_apart)])
-    rewards = [weighted_rewards(trajectory, weights) for trajectory in trajectories]
-    if settings.baseline == "value":
-        valued = zip(trajectories, rewards, strict=True)
-        advantages = torch.cat([_with_value_head(*each, settings) for each in valued]) + apart
-        targets = advantages + torch.tensor([decision.value for decision in decisions])
-    else:
-        targets = torch.cat([rewards_to_go(each, settings.gamma) for each in rewards]) + apart
-        episodes = torch.tensor([number for number, trajectory in enumerate(trajectories) for _ in trajectory.turns])
-        if settings.baseline == "step_group":
-            advantages = _step_grouped(trajectories, rewards, targets, episodes, settings)
-        else:
-            prompts = [view.prompt for view in views]
-            advantages = targets - _baseline(settings.baseline, targets, prompts, episodes, played)
-    if settings.center_advantages:
-        advantages = advantages - advantages[:played].mean()
-    if settings.normalize_advantages:
-        advantages = advantages / spread(advantages[:played])
-    advantages[played:] = advantages[played:].clamp(min=0)
+    steps = Steps(
+        rewards=[weighted_rewards(trajectory, weights) for trajectory in trajectories],
+        own_rewards=np.array([each for t in trajectories for each in weighted_rewards(t, weights_apart)]),
+        gamma=settings.gamma,
+        fresh=sum(len(trajectory.turns) for trajectory in fresh),
+        values=[[turn.decision.value for turn in trajectory.turns] for trajectory in trajectories],
+        last_values=[trajectory.last_value for trajectory in trajectories],
+        tasks=[trajectory.task.id for trajectory in trajectories],
+        states=[(each.task.id, turn.observation) for each in trajectories for turn in each.turns],
+        prompts=[view.prompt for view in views],
+    )
+    advantages, targets = settings.advantage.estimate(steps)
+    advantages, played = advantages.copy(), steps.fresh
+    if settings.advantage.center:
+        advantages -= advantages[:played].mean()
+    if settings.advantage.normalize:
+        advantages /= spread(advantages[:played])
+    advantages[played:] = advantages[played:].clip(min=0)
     masked = [settings.fallback_credit == "mask" and not decision.choice.legal for decision in decisions]
-    advantages[torch.tensor(masked)] = 0.0
+    advantages[masked] = 0.0
     replays = [number >= played for number in range(len(decisions))]
     rows = zip(views, decisions, advantages.tolist(), targets.tolist(), replays, masked, strict=True)
     return [StepSample(*row) for row in rows]
@@ -210,47 +209,6 @@ def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Seque
     """Return the absolute differences of ``logprobs`` and ``played``, for the samples that are not replayed."""
     pairs = zip(samples, played, logprobs, strict=True)
     return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
-
-
-def _with_value_head(trajectory: Trajectory, rewards: Sequence[float], settings: RLFTSettings) -> Tensor:
-    return generalized_advantages(
-        rewards,
-        [turn.decision.value for turn in trajectory.turns],
-        trajectory.last_value,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-    )
-
-
-def _step_grouped(
-    trajectories: Sequence[Trajectory],
-    rewards: Sequence[Sequence[float]],
-    returns: Tensor,
-    episodes: Tensor,
-    settings: RLFTSettings,
-) -> Tensor:
-    return step_grouped(
-        torch.tensor([sum(each) for each in rewards]),
-        _numbered(each.task.id for each in trajectories),
-        returns,
-        _numbered((each.task.id, turn.observation) for each in trajectories for turn in each.turns),
-        episodes,
-        weight=settings.step_group_weight,
-    )
-
-
-def _numbered(keys: Iterable[Hashable]) -> Tensor:
-    """Return an integer for each key; equal keys have equal integers."""
-    numbers: dict[Hashable, int] = {}
-    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
-
-
-def _baseline(kind: str, returns: Tensor, prompts: Sequence[Prompt], episodes: Tensor, played: int) -> Tensor:
-    if kind == "none":
-        return torch.zeros_like(returns)
-    if kind == "batch":
-        return returns[:played].mean().expand_as(returns)
-    return leave_one_out(returns, _numbered(prompts), episodes)
 
 
 def minibatches(

@@ -120,7 +120,7 @@ def replayed_episodes(
 ) -> list[Trajectory]:
     """Draw past episodes for an update without replacement, with the same task priority as fresh episodes."""
     left, drawn = [*replay], list[Trajectory]()
-    while left and len(drawn) < args.replay_episodes:
+    while left and args.replay is not None and len(drawn) < args.replay.episodes:
         tasks = [episode.task for episode in left]
         drawn.append(left.pop(_draw(tasks, curriculum.failures, args.task_priority, rng)))
     return drawn

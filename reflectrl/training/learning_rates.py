@@ -21,7 +21,7 @@ class LearningRates(Trainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Create the optimizer, with a separate learning rate for the value head if one is set."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        rate = self.args.value_learning_rate
+        rate = None if self.args.value is None else self.args.value.learning_rate
         if rate is not None and self._value_head is not None:
             head = set(self._value_head.parameters())
             for group in [*optimizer.param_groups]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from reflectrl.config.rlft import Terms
+from reflectrl.config.advantage import ValueHead
+from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term
 from reflectrl.core import WorkFailed
 
 LOWEST_LOGPROB = -50.0
@@ -34,24 +35,41 @@ MAX_GAP = 0.25
 """Maximum mean gap of log-probabilities, as a fraction of PPO's clip range; see ``check_gap``."""
 
 
-def check_gap(terms: Terms, gap: float, updates: int) -> None:
+@dataclass(frozen=True)
+class Objective:
+    """The terms of the objective; absent ones are left out."""
+
+    update: Reinforce | PPO
+    value: ValueHead | None = None
+    entropy: EntropyBonus | EntropyTarget | None = None
+    kl: Term | None = None
+
+    @classmethod
+    def of(cls, settings: RLFTSettings, entropy_coef: float | None = None) -> Objective:
+        """Return the objective of ``settings``, with the current coefficient of an entropy bonus with a target."""
+        entropy = settings.terms.entropy
+        if entropy is not None and entropy_coef is not None:
+            entropy = replace(entropy, coef=entropy_coef)
+        return cls(settings.update, settings.value, entropy, settings.terms.kl)
+
+
+def check_gap(update: Reinforce | PPO, gap: float) -> None:
     """Check that rounding errors are small compared to PPO's clip range, for several updates per iteration.
 
     Args:
-        terms: the terms of the objective.
+        update: how the policy is updated.
         gap: mean absolute difference in nats of the log-probabilities in the rollout and before the first update.
-        updates: number of updates per iteration.
 
     Raises:
         WorkFailed: the gap is larger than the fraction ``MAX_GAP`` of the clip range.
 
     """
-    if updates > 1 and terms.ppo is not None and gap > MAX_GAP * terms.ppo.epsilon:
+    if update.num_iterations * update.num_minibatches > 1 and gap > MAX_GAP * update.epsilon:
         raise WorkFailed(
             f"the log-probabilities at play and before the first update of an iteration differ by {gap:.2g} on "
-            f"average, by rounding alone; expected at most {MAX_GAP * terms.ppo.epsilon:.2g}, a quarter of "
-            "rlft.terms.ppo.epsilon. Set model.compute and model.dtype to float32, or rlft.num_iterations and "
-            "rlft.num_minibatches to 1, in another --run."
+            f"average, by rounding alone; expected at most {MAX_GAP * update.epsilon:.2g}, a quarter of "
+            "rlft.update.epsilon. Set model.compute and model.dtype to float32, or rlft.update.num_iterations and "
+            "rlft.update.num_minibatches to 1, in another --run."
         )
 
 
@@ -87,7 +105,7 @@ def value_losses(values: Tensor, old_values: Tensor, targets: Tensor, clip: floa
 
 
 def step_losses(
-    terms: Terms,
+    objective: Objective,
     progress: float,
     *,
     logprobs: Tensor,
@@ -109,7 +127,7 @@ def step_losses(
     2018) fits ``(R - V)+`` of such steps with a small weight, which is biased the same way, if less.
 
     Args:
-        terms: the terms and their coefficients.
+        objective: the terms and their coefficients.
         progress: fraction of the updates that are done, on which coefficients depend.
         logprobs: (N,) log-probabilities of the sampled actions under the current policy.
         old_logprobs: (N,) log-probabilities of the sampled actions at sampling time.
@@ -130,22 +148,20 @@ def step_losses(
     masked = torch.zeros_like(advantages) if masked is None else masked
     fresh = 1 - replayed
     old_logprobs = torch.where(replayed > 0, logprobs.detach(), old_logprobs)
-    if terms.ppo is not None:
-        losses = ppo_losses(logprobs, old_logprobs, advantages, terms.ppo.epsilon)
+    if isinstance(objective.update, PPO):
+        losses = ppo_losses(logprobs, old_logprobs, advantages, objective.update.epsilon)
     else:
         losses = reinforce_losses(logprobs, advantages)
-    losses = terms.policy.at(progress) * losses
-    if terms.entropy is not None:
-        floor = torch.inf if terms.entropy.floor is None else terms.entropy.floor
-        losses = losses - terms.entropy.at(progress) * entropies.clamp(max=floor) * fresh * (1 - masked)
-    if terms.value is not None:
-        errors = value_losses(values, old_values, targets, terms.value.clip)
-        losses = losses + terms.value.at(progress) * errors * fresh
-    if terms.kl is not None:
-        losses = losses + terms.kl.at(progress) * divergences * fresh
+    if (entropy := objective.entropy) is not None:
+        floor = torch.inf if entropy.floor is None else entropy.floor
+        losses = losses - entropy.at(progress) * entropies.clamp(max=floor) * fresh * (1 - masked)
+    if (head := objective.value) is not None:
+        losses = losses + head.coef * value_losses(values, old_values, targets, head.clip) * fresh
+    if objective.kl is not None:
+        losses = losses + objective.kl.at(progress) * divergences * fresh
     with torch.no_grad():
         distance = ((logprobs - old_logprobs).exp() - 1).abs()
-        clipped = distance > (torch.inf if terms.ppo is None else terms.ppo.epsilon)
+        clipped = distance > objective.update.epsilon
         log_ratios = logprobs - old_logprobs if log_ratios is None else log_ratios
         log_ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO) * fresh
         kl = log_ratios.exp() - 1 - log_ratios

@@ -14,13 +14,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, ProcessorMixin
 from trl.trainer.base_trainer import _BaseTrainer  # private in trl 1.x: with config.py the only importers
 
-from reflectrl.config.rlft import NOVELTY, Stage
+from reflectrl.config.advantage import rewards_to_go
+from reflectrl.config.rlft import NOVELTY, EntropyTarget, Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
@@ -32,7 +34,6 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.thoughts import known
 from reflectrl.rollout.validated import Validated
-from reflectrl.training.advantage import rewards_to_go
 from reflectrl.training.arguments import (
     check_seats,
     frozen_reflector,
@@ -60,7 +61,7 @@ from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_e
 from reflectrl.training.failures import BrokenStep, FiniteSteps
 from reflectrl.training.learning_rates import LearningRates
 from reflectrl.training.measures import Measures
-from reflectrl.training.objective import Loss, check_gap, kl_divergences, step_losses
+from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
 from reflectrl.training.ranks import episodes_of_ranks, numbers_of_ranks
 from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
 from reflectrl.training.rlft_checkpoints import RLFTCheckpoints
@@ -129,10 +130,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
         self.curriculum = Curriculum(args.stages)
-        self.replay: deque[Trajectory] = deque(maxlen=args.replay_size)
+        self.replay: deque[Trajectory] = deque(maxlen=args.replay.size if args.replay else 0)
         """Replay buffer: the newest episodes of the current stage that are worth replaying, as in the public code."""
         self.iteration = self.env_steps = 0
-        self.entropy_coef = args.terms.entropy.coef if args.terms.entropy and args.terms.entropy.has_target else None
+        self.entropy_coef = args.terms.entropy.coef if isinstance(args.terms.entropy, EntropyTarget) else None
         """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
         """Advantages that the updates of this iteration use, per fresh episode and step."""
@@ -224,10 +225,10 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 self.imitation.add(fresh)
                 for player in self.learners:
                     player.remember(episodes_of_ranks(self.accelerator, fresh))
-                estimated = args.bootstrap_truncated  # the last value of such an episode cannot be computed again
+                estimated = args.bootstraps  # the last value of such an episode cannot be computed again
                 kept = (each for each in learned if not (estimated and each.truncated))
                 self.replay.extend(without_novelty(each) for each in kept if stage.worth_replaying(each))
-                if replayed and args.baseline == "value":
+                if replayed and args.value is not None:
                     replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
                     replayed = [with_values(each, self.reward_scale.unit) for each in replayed]
                 samples = self.make_samples(learned, replayed)
@@ -236,13 +237,14 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
                 samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
             skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
-            for minibatch in minibatches(samples, passes=args.num_iterations, parts=args.num_minibatches, rng=rng):
-                yield [] if skipped or self._measures.went_far(args.target_kl, self._gather) else minibatch
+            update = args.update
+            for minibatch in minibatches(samples, passes=update.num_iterations, parts=update.num_minibatches, rng=rng):
+                yield [] if skipped or self._measures.went_far(update.target_kl, self._gather) else minibatch
 
             done = self._measure(fresh, len(replayed))
             if args.terms.entropy and self.entropy_coef is not None:
                 progress = (self.iteration + 1) * args.updates_per_iteration / args.max_steps
-                self.entropy_coef = args.terms.entropy.follow(
+                self.entropy_coef = args.terms.entropy.after(
                     self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=progress
                 )
             ended: Ends | None = self.curriculum.add(done.success)
@@ -280,7 +282,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         """
         episodes = fresh_episodes(self.curriculum, self._collector.envs[0], self.args, self.iteration)
         with part("rollout"):
-            played = self._collector.play(episodes, bootstrap=self.args.bootstrap_truncated)
+            played = self._collector.play(episodes, bootstrap=self.args.bootstraps)
         if not played:
             raise WorkFailed(
                 f"the environment failed in all {len(episodes)} episodes of iteration {self.iteration}, so there is "
@@ -310,7 +312,8 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             return
         before = self.reward_scale.unit
         rewards = [weighted_rewards(trajectory, self.args.rewards) for trajectory in learned]
-        self.reward_scale.add(torch.cat([rewards_to_go(each, self.args.gamma) for each in rewards]), self._gather)
+        returns = np.concatenate([rewards_to_go(each, self.args.gamma) for each in rewards])
+        self.reward_scale.add(torch.from_numpy(returns), self._gather)
         with torch.no_grad():
             for weight in () if self._value_head is None else self._value_head.parameters():
                 weight.mul_(before / self.reward_scale.unit)
@@ -344,7 +347,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
             validation_by_group={},
             **known({name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}),
         )
-        check_gap(self.args.terms, done.logprob_gap, self.args.updates_per_iteration)
+        check_gap(self.args.update, done.logprob_gap)
         return done
 
     def _end_stage(self) -> None:
@@ -404,7 +407,7 @@ class ReflectRLTrainer(RLFTCheckpoints, LearningRates, FiniteSteps, _BaseTrainer
         sampled, columns = columns_of(samples, self.args.device)
         reference = references(samples).to(self.args.device)
         return step_losses(
-            self.args.terms.with_entropy_coef(self.entropy_coef),
+            Objective.of(self.args, self.entropy_coef),
             self.state.global_step / self.args.max_steps,
             logprobs=logprobs,
             old_logprobs=torch.tensor(played, device=self.args.device),
