@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.config.rlft import EntropyTerm
+from reflectrl.config.advantage import GAE
+from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget
 from reflectrl.core import InvalidInput
 from reflectrl.core.origin import commit_of, hardware
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
@@ -201,26 +202,26 @@ def objective(recipe: Recipe) -> str:
     rlft = recipe.rlft
     if rlft is None:
         raise InvalidInput(f"recipe {recipe.name!r} has no rlft section, so it has no objective to name.")
-    method = "REINFORCE" if rlft.terms.ppo is None else f"PPO with clip range {rlft.terms.ppo.epsilon:g}"
-    updates = rlft.num_iterations * rlft.num_minibatches
-    replayed = f"{rlft.replay_episodes} replayed successes beside {rlft.episodes} new episodes"
+    update, advantage, updates = rlft.update, rlft.advantage, rlft.updates_per_iteration
+    method = f"PPO with clip range {update.epsilon:g}" if isinstance(update, PPO) else "REINFORCE"
+    gae_lambda = advantage.gae_lambda if isinstance(advantage, GAE) else 1
     terms = [
         method if updates == 1 else f"{method} and {updates} updates an iteration",
-        *([f"no update beyond a KL divergence of {rlft.target_kl:g}"] if rlft.target_kl else []),
-        _BASELINES[rlft.baseline],
-        *([f"GAE with lambda {rlft.gae_lambda:g}"] if rlft.gae_lambda < 1 else []),
+        *([f"no update beyond a KL divergence of {update.target_kl:g}"] if update.target_kl else []),
+        _BASELINES[advantage.kind],
+        *([f"GAE with lambda {gae_lambda:g}"] if gae_lambda < 1 else []),
         "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
-        *(["advantages centred"] if rlft.center_advantages else []),
-        *(["advantages divided by their deviation"] if rlft.normalize_advantages else []),
+        *(["advantages centred"] if advantage.center else []),
+        *(["advantages divided by their deviation"] if advantage.normalize else []),
         _entropy(rlft.terms.entropy),
-        *([replayed] if rlft.replay_episodes else []),
+        *([f"{rlft.replay.episodes} replayed successes beside {rlft.episodes} new episodes"] if rlft.replay else []),
     ]
     smoothing = recipe.sft.policy.label_smoothing
     after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""
     return f"{', '.join(terms)}{after}"
 
 
-def _entropy(term: EntropyTerm | None) -> str:
+def _entropy(term: EntropyBonus | EntropyTarget | None) -> str:
     """Describe the entropy bonus of an objective."""
     if term is None:
         return "no entropy bonus"
@@ -231,7 +232,8 @@ _BASELINES = {
     "none": "no baseline",
     "batch": "the batch's mean as the baseline",
     "leave_one_out": "the mean of the other episodes as the baseline",
-    "value": "a value head as the baseline",
+    "step_group": "the means of the task's episodes and of equal states as the baseline",
+    "gae": "a value head as the baseline",
 }
 
 

@@ -17,7 +17,6 @@ from timing import Call, Times, race, times_as_fast
 from torch import Tensor
 
 from reflectrl.config.model import ModelSection
-from reflectrl.config.rlft import Terms
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.frozen_layers import FrozenLayers
@@ -30,6 +29,7 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.writer import SamplerProcessor
 from reflectrl.players import Player, Policy
 from reflectrl.training.batch import StepSample
+from reflectrl.training.objective import Objective
 
 
 @dataclass
@@ -250,7 +250,7 @@ def tree_update(
     who: Reader,
     optimizer: torch.optim.Optimizer,
     samples: Sequence[StepSample],
-    terms: Terms = REINFORCE,
+    objective: Objective = REINFORCE,
     frozen_layers: FrozenLayers | None = None,
 ) -> float:
     """Make the update of ``ReflectRLTrainer``: forward passes over prefix trees."""
@@ -264,7 +264,7 @@ def tree_update(
     def forward(part: Sequence[StepSample]) -> Scores:  # noqa: ARG001 - the passes are in the same order
         return player.score(next(upcoming))
 
-    return update(who.model, optimizer, parts, forward, terms)
+    return update(who.model, optimizer, parts, forward, objective)
 
 
 def sgd(who: Reader) -> torch.optim.Optimizer:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from arms import HERE, RUNS, Arm, made_by, plan, publish, table
 from learning import ablated_runs, commits, machines, rows_of
 
+from reflectrl.config.advantage import rewards_to_go
 from reflectrl.core import Trajectory
 from reflectrl.core.layout import training_episodes_file
 from reflectrl.pipeline.console import Reporter
@@ -25,7 +26,6 @@ from reflectrl.pipeline.sweep import run_all, unfinished
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import measurements, running_mean
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.training.advantage import rewards_to_go
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,10 +43,16 @@ SHIPPED = Arm(
             "sft.policy.label_smoothing=0.05",
             "rlft.stages=[{name: pickup, iterations: 80}]",
         ),
-        *("rlft.task_priority=0", "rlft.num_iterations=3", "rlft.num_minibatches=1", "rlft.learning_rate=7e-4"),
-        *("rlft.target_kl=null", "rlft.replay_size=0", "rlft.replay_episodes=0"),
+        *(
+            "rlft.task_priority=0",
+            "rlft.update.num_iterations=3",
+            "rlft.update.num_minibatches=1",
+            "rlft.learning_rate=7e-4",
+        ),
+        *("rlft.update.target_kl=null", "rlft.replay=null"),
         "rlft.terms.entropy.coef=0.15",
-        *("rlft.gamma=0.9", "rlft.gae_lambda=1", "rlft.center_advantages=false", "rlft.bootstrap_truncated=true"),
+        "rlft.gamma=0.9",
+        *("rlft.advantage.gae_lambda=1", "rlft.advantage.center=false", "rlft.advantage.bootstrap_truncated=true"),
         *("rlft.validation=null", "rlft.keep=last"),
         *("eval.controls=[]", "eval.greedy=false", "eval.policies=[sft,rlft]"),
     ),

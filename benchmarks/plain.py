@@ -20,7 +20,7 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from reflectrl.config.rlft import Terms
+from reflectrl.config.rlft import Reinforce
 from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution
@@ -29,9 +29,9 @@ from reflectrl.models.writer import SamplerProcessor
 from reflectrl.prompts import Menu
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample
-from reflectrl.training.objective import step_losses
+from reflectrl.training.objective import Objective, step_losses
 
-REINFORCE = Terms()
+REINFORCE = Objective(Reinforce())
 Update = Callable[[Sequence[StepSample]], float]
 """Function that makes one update from steps and returns their mean loss."""
 
@@ -245,7 +245,7 @@ def plain_update(
     samples: Sequence[StepSample],
     *,
     rows: int = 1,
-    terms: Terms = REINFORCE,
+    objective: Objective = REINFORCE,
 ) -> float:
     """Make one optimizer step from full-vocabulary logits, with ``rows`` right-padded steps per forward pass."""
 
@@ -258,7 +258,9 @@ def plain_update(
         menus = [sample.view.menu for sample in part]
         return scores_of(menu_distribution(last, label_ids, menus), part)
 
-    return update(model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, terms)
+    return update(
+        model, optimizer, [samples[at : at + rows] for at in range(0, len(samples), rows)], forward, objective
+    )
 
 
 def bucketed_update(
@@ -268,14 +270,14 @@ def bucketed_update(
     samples: Sequence[StepSample],
     *,
     budget: int,
-    terms: Terms = REINFORCE,
+    objective: Objective = REINFORCE,
 ) -> float:
     """Make one optimizer step as the fair baseline: steps of similar length, and only the labels' rows of the head.
 
     A forward pass has at most ``budget`` tokens. ``model`` needs a choice head (``add_choice_head``), as for
     ``padded_update``.
     """
-    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), terms)
+    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
 
 
 def padded_update(
@@ -284,10 +286,10 @@ def padded_update(
     encoder: PromptEncoder,
     episodes: Sequence[Sequence[StepSample]],
     *,
-    terms: Terms = REINFORCE,
+    objective: Objective = REINFORCE,
 ) -> float:
     """Make one optimizer step with only the labels' rows of the head, one padded batch per episode."""
-    return update(model, optimizer, episodes, _choices(model, encoder), terms)
+    return update(model, optimizer, episodes, _choices(model, encoder), objective)
 
 
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
@@ -323,7 +325,7 @@ def update(
     optimizer: torch.optim.Optimizer,
     parts: Sequence[Sequence[StepSample]],
     forward: Callable[[Sequence[StepSample]], Scores],
-    terms: Terms,
+    objective: Objective,
 ) -> float:
     """Make one optimizer step from the summed gradients of all parts, and return the mean loss."""
     steps, total = sum(map(len, parts)), 0.0
@@ -333,7 +335,7 @@ def update(
         rows = [(sample.decision.logprob, sample.advantage, sample.target) for sample in part]
         old_logprobs, advantages, targets = torch.tensor(rows, device=model.device).unbind(-1)
         loss = step_losses(
-            terms,
+            objective,
             0.0,
             logprobs=scores.logprobs,
             old_logprobs=old_logprobs,

@@ -28,7 +28,12 @@ players: {{reflector: {{max_new_tokens: 8}}}}
 sft:
   reflector: {{steps: 130, batch_size: 4, micro_batch_size: 4}}
   policy: {{steps: 130, batch_size: 4, micro_batch_size: 4}}
-rlft: {{stages: [{{name: main, iterations: 16}}], episodes: 6, num_iterations: 2, save_every: 2, record_episodes: 2}}
+rlft:
+  stages: [{{name: main, iterations: 16}}]
+  episodes: 6
+  update: {{num_iterations: 2}}
+  save_every: 2
+  record_episodes: 2
 eval: {{episodes: 24, batch_size: 8, controls: [blank]}}
 """
 CITIES = ("athens", "berlin", "cairo", "dublin", "essen", "faro", "genoa", "hanover")

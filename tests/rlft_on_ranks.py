@@ -12,9 +12,9 @@ from both import Both
 from remembered import played
 from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2
-from tiny_rlft import Run, config, run
+from tiny_rlft import Run, config, run, value_head
 
-from reflectrl.config.rlft import Stage, Validation
+from reflectrl.config.rlft import Replay, Stage, Terms, ThoughtTerm, Validation
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
@@ -28,14 +28,13 @@ from reflectrl.training.ranks import episodes_of_ranks
 
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
-    "replay_size": 1000,
-    "replay_episodes": 1,
+    "replay": Replay(size=1000, episodes=1),
     "micro_batch_tokens": 100,
     "optim": "sgd",
     "learning_rate": 0.1,
     "weight_decay": 0.0,
     "max_grad_norm": 1e9,
-    "baseline": "value",
+    "advantage": value_head(),
     "rewards": {"env": 1.0, "novelty": 0.5},
     "normalize_rewards": True,
     "save_every": 3,
@@ -122,7 +121,7 @@ def correct(folder: Path) -> None:
         seats=[Seat("corrector", ScriptedReflector(lambda _: "" if rank else "Up."))],
         layout=PromptFormat(history=1, labels="letters", action_mode="thought_choice"),
         stages=[Stage("main", 2, env={"size": 6})],
-        sft_thought=1.0,
+        terms=Terms(entropy=None, sft_thought=ThoughtTerm(1.0)),
         max_completion_length=8,
         micro_batch_tokens=400,
         save_every=10,

@@ -11,10 +11,10 @@ import pytest
 import torch
 from records import shown
 from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
-from tiny_rlft import Killed, run
+from tiny_rlft import Killed, ppo, run, value_head
 
 from reflectrl.config.model import LoraSection
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import EntropyBonus, Replay, Stage, Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.engine.seeding import seeded
@@ -110,14 +110,12 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, bf16, device):
         tmp_path,
         gpt2(spread=0.1),
         stages=[Stage("main", 8, env={"size": 8})],
-        baseline="value",
-        num_iterations=3,
-        num_minibatches=2,
-        epsilon=0.2,
+        advantage=value_head(),
+        update=ppo(num_iterations=3, num_minibatches=2),
         episodes=48,
         learning_rate=5e-3,
         learning_rate_end=0.2,
-        entropy=0.05,
+        terms=Terms(entropy=EntropyBonus(0.05, 1.0)),
         save_every=100,
         bf16=bf16,
         use_cpu=device.type == "cpu",
@@ -140,11 +138,9 @@ def test_killed_and_resumed_ends_in_the_bytes_of_never_killed(tmp_path, device):
             stages=[Stage("main", 4, env={"size": 6})],
             layout=replace(LAYOUT, shuffle=True),
             episodes=8,
-            baseline="value",
-            num_minibatches=2,
-            epsilon=0.2,
-            replay_size=6,
-            replay_episodes=2,
+            advantage=value_head(),
+            update=ppo(num_minibatches=2),
+            replay=Replay(size=6, episodes=2),
             save_every=1,
             use_cpu=device.type == "cpu",
             **options,

@@ -20,7 +20,7 @@ from reflectrl.cli.app import app
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.config.schema import Recipe
 from reflectrl.core import registry
-from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.core.settings import sections_of, settings_fields
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -54,11 +54,12 @@ def keys() -> list[str]:
 
 
 def in_schema(key: str) -> bool:
-    section: type | None = Recipe
+    kinds: list[type] = [Recipe]
     for name in key.split("."):
-        if section is None or name not in settings_fields(section):
+        found = [settings_fields(each)[name] for each in kinds if name in settings_fields(each)]
+        if not found:
             return False
-        section = section_of(settings_fields(section)[name].annotation)
+        kinds = [section for field in found for section in sections_of(field.annotation)]
     return True
 
 

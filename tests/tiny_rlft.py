@@ -12,7 +12,8 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from reflectrl.config.rlft import EntropyTerm, PPOTerm, Stage, Term, Terms, ThoughtTerm, ValueTerm
+from reflectrl.config.advantage import GAE, BatchMean, ValueHead
+from reflectrl.config.rlft import PPO, Reinforce, Stage, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -23,6 +24,14 @@ from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 
 EXPERT = ExpertReflector()
+SIMPLE: dict[str, Any] = {
+    "update": Reinforce(),
+    "advantage": BatchMean(),
+    "terms": Terms(entropy=None),
+    "task_priority": 0.0,
+    "learning_rate_end": 1.0,
+}
+"""REINFORCE with the mean of the batch as the baseline, and nothing else."""
 
 
 class Killed(Exception):
@@ -60,27 +69,18 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "use_cpu": True,
         "validation": None,
     }
-    settings = {**defaults, **options}
-    objective = terms(settings)
-    return ReflectRLConfig(output_dir=str(folder), disable_tqdm=True, terms=objective, **settings)
+    return ReflectRLConfig(output_dir=str(folder), disable_tqdm=True, **{**SIMPLE, **defaults, **options})
 
 
-def terms(settings: dict[str, Any]) -> Terms:
-    """Move the short names of terms in ``settings`` to their section; a value head adds its term."""
-    epsilon, entropy, kl = settings.pop("epsilon", None), settings.pop("entropy", 0.0), settings.pop("kl", None)
-    names = ("entropy_end", "entropy_floor", "entropy_target", "entropy_target_fraction", "value_clip")
-    end, floor, target, fraction, clip = (settings.pop(name, None) for name in names)
-    target_end = settings.pop("entropy_target_end", 1.0)
-    thought = settings.pop("sft_thought", None)
-    return Terms(
-        ppo=None if epsilon is None else PPOTerm(epsilon=epsilon),
-        entropy=EntropyTerm(entropy, 1.0 if end is None else end, floor, target, fraction, target_end)
-        if entropy
-        else None,
-        value=ValueTerm(0.5, clip=clip) if settings.get("baseline") == "value" else None,
-        kl=None if kl is None else Term(kl),
-        sft_thought=None if thought is None else ThoughtTerm(thought),
-    )
+def ppo(**options: Any) -> PPO:
+    """Return PPO that makes one update per iteration, however far it moves, unless ``options`` say otherwise."""
+    return PPO(**{"num_iterations": 1, "num_minibatches": 1, "target_kl": None, **options})
+
+
+def value_head(*, clip: float | None = None, learning_rate: float | None = None, **options: Any) -> GAE:
+    """Return an estimator that subtracts the value from the reward-to-go; the value's error trains all layers."""
+    head = ValueHead(clip=clip, trunk=True, learning_rate=learning_rate)
+    return GAE(**{"gae_lambda": 1.0, "center": False, **options}, value=head)
 
 
 def run(

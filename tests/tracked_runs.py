@@ -13,7 +13,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.pipeline import STAGES
 from reflectrl.training.trackers import tracking
 
-MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={coef: 0.05, target: 0.3}")
+MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={kind: target, coef: 0.05, target: 0.3}")
 """Overrides that give each iteration all metrics."""
 
 

@@ -43,7 +43,13 @@ API = {
     ),
     "data": (
         "Recipes and data",
-        ["reflectrl.config", "reflectrl.config.rlft", "reflectrl.data_gen.generate", "reflectrl.data_gen.rows"],
+        [
+            "reflectrl.config",
+            "reflectrl.config.rlft",
+            "reflectrl.config.advantage",
+            "reflectrl.data_gen.generate",
+            "reflectrl.data_gen.rows",
+        ],
     ),
     "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.reflector"]),
     "training": (
@@ -52,7 +58,6 @@ API = {
             "reflectrl.training.config",
             "reflectrl.training.rlft",
             "reflectrl.training.curriculum",
-            "reflectrl.training.advantage",
             "reflectrl.training.objective",
             "reflectrl.training.sft",
         ],

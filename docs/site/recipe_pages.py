@@ -36,13 +36,17 @@ PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false
 def reference_page() -> str:
     """The Markdown."""
     users = _users()
-    lines = [KEYS]
+    lines, seen = [KEYS], set[str]()
     for section, paths in _sections().items():
-        named = ", ".join(f"`{path}`" for path in paths if path)
+        kind = settings_fields(section).get("kind")
+        named = ", ".join(f"`{path}`" for path in paths if path) + (f" of kind `{kind.default}`" if kind else "")
         lines += [f"## {named or 'The recipe'} {{ #{_anchor(section)} }}\n", f"{_words(section.__doc__ or '')}\n"]
         said = descriptions(section)
         for name, field in settings_fields(section).items():
-            lines += _entry([f"{path}.{name}" if path else name for path in paths], field, said[name], users)
+            names = [f"{path}.{name}" if path else name for path in paths]
+            ids = {each: f"{each}-{kind.default}" if kind and each in seen else each for each in names}
+            seen |= {*names}
+            lines += _entry(ids, field, said[name], users)
     return "\n".join(lines)
 
 
@@ -82,9 +86,9 @@ def _held(annotation: Any, many: bool = False) -> Iterator[tuple[type, bool]]:
         yield from _held(inner, many or get_origin(annotation) is list)
 
 
-def _entry(keys: list[str], field: FieldInfo, said: str, users: Mapping[str, list[str]]) -> Iterator[str]:
-    """A key as an entry of a definition list."""
-    yield from (f"`{key}`{{ #{key} }}" for key in keys)
+def _entry(keys: Mapping[str, str], field: FieldInfo, said: str, users: Mapping[str, list[str]]) -> Iterator[str]:
+    """A key, which may stand in several places, as an entry of a definition list; ``keys`` have their anchors."""
+    yield from (f"`{key}`{{ #{anchor} }}" for key, anchor in keys.items())
     yield f":   {_words(said)}"
     yield ""
     yield f"    {_type(field.annotation, field.metadata)}{_default(field)}"
@@ -133,7 +137,8 @@ def _type(annotation: Any, limits: Any = ()) -> str:
     if origin is list:
         return f"list of {_type(inner[0])}{_limits(limits)}"
     if is_section(annotation):
-        return f"[section](#{_anchor(annotation)})"
+        kind = settings_fields(annotation).get("kind")
+        return f"[{f'kind `{kind.default}`' if kind else 'section'}](#{_anchor(annotation)})"
     return PLAIN[origin or annotation] + _limits(limits)
 
 

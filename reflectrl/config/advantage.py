@@ -1,6 +1,7 @@
 """``rlft.advantage``: estimators of advantages, each a record of its settings with the function that uses them.
 
-A new estimator is a class of this kind with ``estimate``, named in ``Advantage``.
+A new estimator is such a class, named in ``Advantage``. In Python, a subclass of one of them with its own ``estimate``
+can be given too, of ``GAE`` if it needs a value head.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Steps:
 
 
 @settings()
-class _Estimator:
+class Estimator:
     """Settings of every estimator."""
 
     normalize: bool = True
@@ -67,7 +68,7 @@ class _Estimator:
 
 
 @settings()
-class NoBaseline(_Estimator):
+class NoBaseline(Estimator):
     """The reward-to-go itself (Algorithm 1)."""
 
     kind: Literal["none"] = "none"
@@ -79,7 +80,7 @@ class NoBaseline(_Estimator):
 
 
 @settings()
-class BatchMean(_Estimator):
+class BatchMean(Estimator):
     """The reward-to-go less its mean over the steps of new episodes."""
 
     kind: Literal["batch"] = "batch"
@@ -92,7 +93,7 @@ class BatchMean(_Estimator):
 
 
 @settings()
-class LeaveOneOut(_Estimator):
+class LeaveOneOut(Estimator):
     """The reward-to-go less the mean return of other episodes' steps with the same prompt.
 
     If there are none, less that of all their steps. ``rlft.episodes_per_task`` makes equal prompts likely, but any will
@@ -110,7 +111,7 @@ class LeaveOneOut(_Estimator):
 
 
 @settings()
-class StepGroup(_Estimator):
+class StepGroup(Estimator):
     """GiGPO (Feng et al., 2025): an advantage among episodes of a task plus one among steps in the same state.
 
     The first is an episode's return less the mean of its task's episodes, the second a step's reward-to-go less the
@@ -146,7 +147,7 @@ class ValueHead:
 
 
 @settings()
-class GAE(_Estimator):
+class GAE(Estimator):
     """Generalized advantages (Schulman et al., 2016) with a value head."""
 
     kind: Literal["gae"] = "gae"

@@ -26,10 +26,13 @@ from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT, DATASET
 from reflectrl.core.nested import section_at
 from reflectrl.core.registry import env_class
-from reflectrl.core.settings import misplaced_booleans, mistakes, name_kinds, refusal
+from reflectrl.core.settings import default_kinds, misplaced_booleans, mistakes, refusal
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+_KINDS = dict(default_kinds(Recipe))
+"""Dotted keys of the sections that can be of several kinds, each with the kind of one that names none."""
 
 
 @dataclass
@@ -124,7 +127,7 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
 
 
 def _checked(name_or_path: str, source: _Source) -> Recipe:
-    name_kinds(Recipe, source.values)  # in sections that overrides have begun
+    _name_kinds(source.values)  # in sections that overrides have begun
     problems = [*source.problems, *misplaced_booleans(Recipe, source.values)]
     try:
         recipe = Recipe.model_validate(source.values)
@@ -274,7 +277,7 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     _write_in_full(source.values)
     parent = source.values.pop("extends", None)
     if parent is None:
-        name_kinds(Recipe, source.values)  # so that a recipe which extends this one can tell another kind
+        _name_kinds(source.values)
         return source
     if not isinstance(parent, str):
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
@@ -285,6 +288,7 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     for where in stated:  # as a whole: a part of another model's price is none of this one's
         section_at(base.values, where.removesuffix(".price")).pop("price", None)
     merged = _merge(base.values, source.values)
+    _name_kinds(merged)
     problems = price_mistakes(base.values, merged, stated.__contains__)
     return _Source(merged, base.problems + source.problems + problems)
 
@@ -320,18 +324,25 @@ def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
         return False
 
 
-def _merge(base: Any, change: Any) -> Any:
+def _name_kinds(values: dict[str, Any]) -> None:
+    """Write the kind into each section that names none, in place, so that one of another kind can replace it."""
+    for where, kind in _KINDS.items():
+        if isinstance(section := section_at(values, where), dict):
+            section.setdefault("kind", kind)
+
+
+def _merge(base: Any, change: Any, where: str = "") -> Any:
     """Merge ``change`` into ``base``: mappings key by key; any other value, ``null`` included, replaces the old one.
 
     A section of another ``kind`` replaces the old one too, since it has other settings.
     """
-    if not (isinstance(base, dict) and isinstance(change, dict)) or _is_other_kind(base, change.get("kind")):
+    if not (isinstance(base, dict) and isinstance(change, dict)) or _is_other_kind(where, base, change.get("kind")):
         return change
-    return base | {key: _merge(base.get(key), value) for key, value in change.items()}
+    return base | {key: _merge(base.get(key), value, f"{where}.{key}".strip(".")) for key, value in change.items()}
 
 
-def _is_other_kind(section: Mapping[str, Any], kind: Any) -> bool:
-    return kind is not None and section.get("kind") not in (None, kind)
+def _is_other_kind(where: str, section: Mapping[str, Any], kind: Any) -> bool:
+    return where in _KINDS and kind is not None and section.get("kind") not in (None, kind)
 
 
 def _override(source: _Source, override: str) -> None:
@@ -384,7 +395,7 @@ def _set(values: dict[str, Any], keys: list[str], value: Any) -> str | None:
         elif not isinstance(here, dict):
             return f"{where} is {reprlib.repr(here)}, which has no part {key!r}."
         if depth == len(keys) - 1:
-            if place == "kind" and _is_other_kind(here, value):
+            if place == "kind" and _is_other_kind(where, here, value):
                 here.clear()
             here[place] = value
         elif isinstance(here, dict) and here.get(key) is None:

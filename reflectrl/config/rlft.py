@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from reflectrl.config.advantage import GAE, Advantage, ValueHead
+from reflectrl.config.advantage import GAE, Advantage, StepGroup, ValueHead
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
 from reflectrl.prompts.format import ActionMode
@@ -338,8 +338,7 @@ class RLFTSettings:
                 does not suit the estimator of advantages.
 
         """
-        kind = self.advantage.kind
-        if kind == "step_group" and self.episodes_per_task == 1:
+        if isinstance(self.advantage, StepGroup) and self.episodes_per_task == 1:
             raise InvalidInput(
                 "advantage.kind=step_group was given with episodes_per_task=1; expected at least 2, because it "
                 "compares episodes of the same task, e.g. episodes_per_task: 4"
@@ -352,8 +351,8 @@ class RLFTSettings:
             raise InvalidInput("format_into_return needs a weight of the reward, e.g. rewards: {env: 1.0, format: 5.0}")
         if self.replay is not None and self.advantage.compares_episodes:
             raise InvalidInput(
-                f"replay was given with advantage.kind={kind}, which compares episodes that the same policy played; "
-                "expected kind none, batch or gae, or no replay"
+                f"replay was given with advantage.kind={self.advantage.kind}, which compares episodes that the same "
+                "policy played; expected a kind that does not, such as gae, or no replay"
             )
 
     @property

@@ -90,7 +90,7 @@ def descriptions(section: type) -> dict[str, str]:
         for before, after in itertools.pairwise(getattr(tree, "body", ())):
             if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
                 found[ast.unparse(before.target)] = inspect.cleandoc(ast.literal_eval(after.value))
-    return found
+    return {name: said for name, said in found.items() if name in settings_fields(section)}  # no class variables
 
 
 def misplaced_booleans(section: type, values: Any, where: str = "") -> Iterator[str]:
@@ -114,16 +114,14 @@ def _kinds(annotation: Any) -> set[Any]:
     return set().union(*map(_kinds, parts)) if parts else {annotation} if inspect.isclass(annotation) else set()
 
 
-def name_kinds(section: type, values: Any) -> None:
-    """Write into a mapping, in place, the kind of each section that could be of several and names none: the first."""
-    known = settings_fields(section)
-    for key, value in values.items() if isinstance(values, Mapping) else ():
-        kinds = [*sections_of(known[key].annotation)] if key in known else []
-        if len(kinds) > 1 and isinstance(value, dict):
-            value.setdefault("kind", _kind(kinds[0]))
-        for each in value if isinstance(value, list) else [value]:
-            if kinds and (inner := section_of(known[key].annotation, each)) is not None:
-                name_kinds(inner, each)
+def default_kinds(section: type, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key of each section below that can be of several kinds, and the kind of one that names none."""
+    for name, known in settings_fields(section).items():
+        kinds = [*sections_of(known.annotation)]
+        if len(kinds) > 1:
+            yield f"{where}{name}", _kind(kinds[0])
+        for each in kinds:
+            yield from default_kinds(each, f"{where}{name}.")
 
 
 def sections_of(annotation: Any) -> Iterator[type]:
@@ -174,7 +172,7 @@ def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
     """Return ``loc`` without the tags (``str``, ``list[str]``, a kind) of union members, which are no keys."""
     keys: list[int | str] = []
     named = False
-    for part in loc:
+    for at, part in enumerate(loc):
         if isinstance(values, Mapping) and part == values.get("kind") and not named:
             named = True
             continue
@@ -182,7 +180,7 @@ def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
         listed = isinstance(values, Sequence) and isinstance(part, int)
         if listed or (isinstance(values, Mapping) and part in values):
             values = values[part]
-        elif fault != "missing" or len(keys) < len(loc) - 1:
+        elif fault != "missing" or at < len(loc) - 1:
             break
         keys.append(part)
     return keys
@@ -195,14 +193,13 @@ def _sentence(fault: str, message: str, keys: Sequence[int | str], kind: type, v
     if fault == "missing":
         return "nothing was given; expected ", "a value"
     given = functools.reduce(lambda value, key: value[key], keys, values)
-    if fault in ("union_tag_not_found", "union_tag_invalid"):
+    shown = f"given {'null' if given is None else reprlib.repr(given)}; "
+    if fault in ("union_tag_not_found", "union_tag_invalid", "model_attributes_type"):
         union = settings_fields(_section_at(kind, keys[:-1], values))[str(keys[-1])]
         known = [str(_kind(each)) for each in sections_of(union.annotation)]
-        named = given.get("kind") if isinstance(given, Mapping) else None
-        if named is None:
-            return "", f"nothing says of which kind it is; expected kind: {', '.join(known[:-1])} or {known[-1]}"
-        return f"kind {reprlib.repr(named)} is unknown; ", nearest(str(named), known)
-    shown = f"given {'null' if given is None else reprlib.repr(given)}; "
+        if not isinstance(given, Mapping) or given.get("kind") is None:
+            return f"{shown}expected ", f"a mapping with a kind: {', '.join(known[:-1])} or {known[-1]}"
+        return f"unknown kind, given {reprlib.repr(given['kind'])}; ", nearest(str(given["kind"]), known)
     if fault in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key, {shown}", nearest(str(keys[-1]), settings_fields(_section_at(kind, keys[:-1], values)))
     if fault in ("model_type", "dataclass_type"):

@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import encode
 
 _FROM_STAGES = "training is counted in iterations; set stages=[Stage('main', iterations=...)]"
-_MINIBATCHES = "a training step is one minibatch of an iteration; set episodes, num_minibatches or micro_batch_tokens"
+_MINIBATCHES = "a training step is one minibatch of an iteration; set episodes, update or micro_batch_tokens"
 _LOGS = "each iteration is logged; leave it out"
 _SAVES = "checkpoints are written between iterations; set save_every"
 _RATES = "the learning rate follows from the settings learning_rate, learning_rate_end and learning_rate_schedule"
@@ -53,9 +53,9 @@ class ReflectRLConfig(RLFTSettings, _BaseConfig):
     """Arguments of one RLFT run: the fields of ``RLFTSettings``, and those of ``transformers.TrainingArguments``.
 
     The number of optimizer steps and the steps of logs and checkpoints follow from the stages: training is counted in
-    iterations (one batch of fresh episodes) of ``num_iterations * num_minibatches`` optimizer steps, and checkpoints
-    are written between iterations, where the rollout buffer is empty. Arguments of Trainer that would contradict this
-    are refused.
+    iterations (one batch of fresh episodes) of ``update.num_iterations * update.num_minibatches`` optimizer steps, and
+    checkpoints are written between iterations, where the rollout buffer is empty. Arguments of Trainer that would
+    contradict this are refused.
     """
 
     bf16: bool | None = False

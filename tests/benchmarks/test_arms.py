@@ -32,11 +32,14 @@ def test_a_table_names_the_commit_that_made_it():
 
 
 def test_an_objective_is_named_with_all_its_terms():
-    ppo = load_recipe("dangerous_taxi/nano_paper_objective", ["rlft.terms.ppo={epsilon: 0.1}", "rlft.num_iterations=3"])
+    ppo = load_recipe(
+        "dangerous_taxi/nano_paper_objective",
+        ["rlft.update={kind: ppo, epsilon: 0.1, num_iterations: 3, num_minibatches: 1, target_kl: null}"],
+    )
     assert objective(ppo) == (
         "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus"
     )
-    changes = ["rlft.baseline=batch", "rlft.gamma=0.5", "rlft.normalize_advantages=true"]
+    changes = ["rlft.advantage={kind: batch}", "rlft.gamma=0.5"]
     assert objective(load_recipe("number_line/nano_reinforce", changes)) == (
         "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
         "no entropy bonus, 8 replayed successes beside 32 new episodes"

@@ -10,14 +10,15 @@ from engine_prompts import nano, set_up
 from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
 from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
 
-from reflectrl.config.rlft import EntropyTerm, PPOTerm, Terms
+from reflectrl.config.rlft import PPO, EntropyBonus
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.players import reflecting
 from reflectrl.rollout import rollout
+from reflectrl.training.objective import Objective
 
-PPO = Terms(ppo=PPOTerm(epsilon=0.2), entropy=EntropyTerm(coef=0.05))
+CLIPPED = Objective(PPO(epsilon=0.2), entropy=EntropyBonus(0.05, 1.0))
 
 
 @pytest.fixture(scope="module", params=["dangerous_taxi/nano", "alfworld/nano"])  # short menus and long ones
@@ -55,10 +56,10 @@ def test_all_updates_have_the_same_gradients(played):
     samples = [sample for episode in each for sample in episode]
     assert any(sample.advantage > 0.1 for sample in samples)
 
-    def trees(model, optimizer, encoder, samples, *, terms):
-        return tree_update(replace(reader, model=model, encoder=encoder), optimizer, samples, terms)
+    def trees(model, optimizer, encoder, samples, *, objective):
+        return tree_update(replace(reader, model=model, encoder=encoder), optimizer, samples, objective)
 
-    wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, terms=PPO)
+    wanted_loss, wanted = gradients(reader, plain_update, reader.label_ids, samples, objective=CLIPPED)
     assert max(float(gradient.abs().max()) for gradient in wanted.values()) > 1e-2
     for update, *arguments in (
         (plain_update, reader.label_ids, samples, {"rows": 4}),
@@ -66,7 +67,7 @@ def test_all_updates_have_the_same_gradients(played):
         (padded_update, each, {}),
         (trees, samples, {}),
     ):
-        loss, found = gradients(reader, update, *arguments[:-1], terms=PPO, **arguments[-1])
+        loss, found = gradients(reader, update, *arguments[:-1], objective=CLIPPED, **arguments[-1])
         assert loss == pytest.approx(wanted_loss, abs=1e-5)
         for name, gradient in wanted.items():
             scale = max(1.0, float(gradient.norm()))

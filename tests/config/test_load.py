@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_text
+from reflectrl.config.advantage import GAE, BatchMean
+from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSection
 from reflectrl.core import InvalidInput, Task, register_env
 from reflectrl.endpoint.account import Price
 from reflectrl.envs.number_line import NumberLine
@@ -34,6 +36,65 @@ def test_extends_merges_mappings_replaces_everything_else_and_null_clears(tmp_pa
     recipe = load_recipe(write(tmp_path, "extends: dangerous_taxi/nano\nname: mine\nreflector_model: null\n"))
     assert recipe.reflector_model is None
     assert recipe.data == load_recipe("dangerous_taxi/nano").data
+
+
+def test_a_section_that_names_no_kind_is_of_the_default_one(tmp_path: Path) -> None:
+    def rlft(text: str, *overrides: str) -> RLFTSection:
+        found = load_recipe(write(tmp_path, MINIMAL + text), overrides).rlft
+        assert found is not None
+        return found
+
+    found = rlft("rlft: {advantage: {gae_lambda: 0.5}, terms: {entropy: {floor: 0.2}}}", "rlft.update.epsilon=0.1")
+    assert (found.advantage, found.update) == (GAE(gae_lambda=0.5), PPO(epsilon=0.1))
+    assert found.terms.entropy == EntropyBonus(floor=0.2)
+    assert rlft("", "rlft.advantage.gae_lambda=0.9").advantage == GAE(gae_lambda=0.9)
+    assert rlft("rlft: {terms: {entropy: null}}", "rlft.terms.entropy.floor=0.2").terms == found.terms
+
+
+def test_a_section_of_another_kind_replaces_the_one_that_is_extended_or_overridden(tmp_path: Path) -> None:
+    above = f"{MINIMAL}rlft: {{advantage: {{gae_lambda: 0.5, center: false}}, terms: {{entropy: {{coef_end: 0.5}}}}}}"
+    write(tmp_path, above, "base.yaml")
+    write(tmp_path, "extends: base.yaml\nrlft: {update: {epsilon: 0.1}}", "middle.yaml")
+    changes = (
+        "rlft: {advantage: {kind: batch}, update: {kind: reinforce}, terms: {entropy: {kind: target, target: 0.3}}}"
+    )
+    child = load_recipe(write(tmp_path, f"extends: middle.yaml\n{changes}")).rlft
+    assert child is not None
+    assert (child.advantage, child.update, child.terms.entropy) == (BatchMean(), Reinforce(), EntropyTarget(0.3))
+    same = load_recipe(write(tmp_path, "extends: middle.yaml\nrlft: {advantage: {kind: gae, normalize: false}}")).rlft
+    assert same is not None
+    assert same.advantage == GAE(gae_lambda=0.5, center=False, normalize=False)
+    overrides = ["rlft.advantage.kind=batch", "rlft.advantage.center=true"]
+    overridden = load_recipe(str(tmp_path / "middle.yaml"), overrides).rlft
+    assert overridden is not None
+    assert overridden.advantage == BatchMean(center=True)
+
+
+def test_an_option_of_an_environment_may_be_called_kind_too(tmp_path: Path) -> None:
+    base = write(tmp_path, f"{MINIMAL[:-2]}, options: {{kind: a, size: 5}}}}", "base.yaml")
+    child = load_recipe(write(tmp_path, f"extends: {base}\nenv: {{options: {{kind: b}}}}"))
+    assert child.env.options == {"kind": "b", "size": 5}
+
+
+@pytest.mark.parametrize(
+    ("override", "fact"),
+    [
+        ("rlft.advantage.kind=bach", "rlft.advantage: unknown kind, given 'bach'; did you mean 'batch'"),
+        ("rlft.advantage=gae", "rlft.advantage: given 'gae'; expected a mapping with a kind: gae, none, batch, leave"),
+        ("rlft.advantage.kind=null", "rlft.advantage: given {'kind': None}; expected a mapping with a kind: gae, none"),
+        (
+            "rlft.advantage.weight=2",
+            "rlft.advantage.weight: unknown key, given 2; Known: .* gae_lambda, kind, ",
+        ),
+        ("rlft.update={kind: reinforce, epsilon: 0.1}", "rlft.update.epsilon: unknown key, given 0.1; Known: kind"),
+        ("rlft.terms.entropy={kind: target}", "rlft.terms.entropy.target: nothing was given"),
+        ("rlft.terms.entropy={kind: target, target: -1}", "rlft.terms.entropy.target: given -1; expected greater than"),
+        ("rlft.advantage.value.coef=true", "rlft.advantage.value.coef: given True; expected a number"),
+    ],
+)
+def test_what_does_not_suit_the_kind_of_a_section_is_refused(override: str, fact: str) -> None:
+    with pytest.raises(InvalidInput, match=fact):
+        load_recipe({"name": "mine", "env": {"name": "number_line"}}, [override])
 
 
 def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> None:
@@ -217,7 +278,7 @@ def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
         ("name: !!timestamp 2020-01-01", "type date"),
         (MINIMAL + "extends: [a, b]", r"extends.*\['a', 'b'\]"),
         ("env: {name: number_line}", "name"),
-        (MINIMAL + "rlft: {num_iterations: 2}", r"\n  rlft: .*epsilon"),
+        (MINIMAL + "rlft: {episodes: 3, episodes_per_task: 2}", r"\n  rlft: .*multiple"),
         (MINIMAL + "rlft: null", r"\n  eval.policies .*rlft"),
         (MINIMAL + "sft: {reflector: {label_smoothing: 0.1}}", "sft.reflector.label_smoothing"),
         ("extends: gone.yaml\n", r"'gone\.yaml'.*mine\.yaml"),
@@ -321,7 +382,7 @@ SHADOWED = {
     "reflector_model={}": "reflector_model: .*player is remote",
     "sft={reflector: {held_out: 0, patience: 3}, policy: {held_out: 0, check_every: 5}}": "sft.reflector.patience: .*"
     "sft.reflector.held_out is 0.*sft.policy.check_every: ",
-    "rlft.learning_rate_schedule=cosine": "rlft.learning_rate_schedule: .*learning_rate_end",
+    "rlft={learning_rate_schedule: cosine, learning_rate_end: 1}": "rlft.learning_rate_schedule: .*learning_rate_end",
     "rlft.rewards={env: 0}": "rlft.rewards: all weights are 0",
     "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}, {name: b, iterations: 3, window: 2},"
     " {name: c, iterations: 3, replay_threshold: 0.5}]": "rlft.stages.0.success_threshold: .*window=5"
@@ -329,7 +390,11 @@ SHADOWED = {
     "eval={policies: [sft], controls: [blank], groups: ['']}": "eval.groups: .*eval.controls: .*rlft",
 }
 BESIDE = [
-    ("number_line/nano_value_clip", "rlft.num_minibatches=1", "rlft.terms.value.clip: .* there is one; raise"),
+    (
+        "number_line/nano_value_clip",
+        "rlft.update.num_minibatches=1",
+        "rlft.advantage.value.clip: .* is one; raise",
+    ),
     ("vtifa/nano", "players.rater.segment=3", "used by player local or remote, but players.rater.player is rule"),
     ("vtifa/nano", "players.rater.include_actions=false", "players.rater.player is rule"),
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),

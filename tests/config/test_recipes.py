@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from reflectrl.cli.app import app
 from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
-from reflectrl.config.rlft import Term
+from reflectrl.config.advantage import GAE, NoBaseline
+from reflectrl.config.rlft import PPO, Reinforce, Replay, Terms
 from reflectrl.core import Trajectory, make_env
-from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.core.settings import section_of, sections_of, settings_fields
 from reflectrl.envs.alfworld.games import make_games
 from reflectrl.players import RandomPolicy, ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
@@ -39,7 +40,7 @@ def fields(model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
     """Yield section, name and type of every option, with each section once."""
     for name, field in settings_fields(model).items():
         yield declaring(model, name), name, field.annotation
-        if section := section_of(field.annotation):
+        for section in sections_of(field.annotation):
             yield from fields(section)
 
 
@@ -58,8 +59,8 @@ def written(values: Any, model: type = Recipe) -> Iterator[tuple[str, str, Any]]
         if name not in settings_fields(model):
             continue
         yield declaring(model, name), name, value
-        section = section_of(settings_fields(model)[name].annotation)
         for inner in value if isinstance(value, list) else [value]:
+            section = section_of(settings_fields(model)[name].annotation, inner)
             if section and isinstance(inner, dict):
                 yield from written(inner, section)
 
@@ -188,10 +189,8 @@ def test_a_recipe_that_claims_the_papers_objective_has_it(name: str) -> None:
     assert recipe.sft.policy.label_smoothing == 0.0
     if recipe.rlft is None:
         return
-    assert (recipe.rlft.baseline, recipe.rlft.gamma, recipe.rlft.normalize_advantages) == ("none", 1.0, False)
-    assert (recipe.rlft.terms.policy, recipe.rlft.rewards) == (Term(), {"env": 1.0})
-    assert (recipe.rlft.terms.ppo, recipe.rlft.terms.entropy, recipe.rlft.terms.value) == (None, None, None)
-    assert (recipe.rlft.num_iterations, recipe.rlft.num_minibatches) == (1, 1)
+    assert (recipe.rlft.update, recipe.rlft.advantage) == (Reinforce(), NoBaseline(normalize=False))
+    assert (recipe.rlft.gamma, recipe.rlft.terms, recipe.rlft.rewards) == (1.0, Terms(entropy=None), {"env": 1.0})
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -209,7 +208,7 @@ def test_a_paper_recipe_has_table_3(name: str) -> None:
         return
     assert (recipe.rlft.learning_rate, recipe.rlft.max_grad_norm, recipe.rlft.weight_decay) == (2e-4, 0.3, 1e-3)
     assert recipe.rlft.learning_rate_end == 1.0
-    assert (recipe.rlft.episodes, recipe.rlft.replay_size, recipe.rlft.replay_episodes) == (4, 50, 1)
+    assert (recipe.rlft.episodes, recipe.rlft.replay) == (4, Replay(size=50, episodes=1))
     assert sum(stage.iterations for stage in recipe.rlft.stages) % 5000 == 0
 
 
@@ -237,12 +236,14 @@ def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> N
     lora, rlft, policy, corrector = recipe.model.lora, recipe.rlft, recipe.players.policy, recipe.players.corrector
     assert lora is not None
     assert rlft is not None
-    assert rlft.terms.ppo is not None
+    assert isinstance(rlft.update, PPO)
+    assert isinstance(rlft.advantage, GAE)
     assert (lora.r, lora.alpha) == (128, 256)
     assert (recipe.prompt.action_mode == "enumerated") == name.endswith("_nothought")
     if recipe.prompt.action_mode == "json":
         assert (policy.max_new_tokens, policy.temperature) == (256, 0.2)
-    assert (rlft.gamma, rlft.gae_lambda, rlft.terms.ppo.epsilon, rlft.num_iterations) == (0.9, 0.95, 0.1, 4)
+    assert (rlft.update.epsilon, rlft.update.num_iterations) == (0.1, 4)
+    assert (rlft.gamma, rlft.advantage.gae_lambda) == (0.9, 0.95)
     assert (rlft.learning_rate, rlft.max_grad_norm) == (1e-5, 0.01)
     assert rlft.thought_lambda == (0.2 if recipe.env.name == "alfworld" else 0.5)
     if recipe.env.name == "gym_cards":

@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from reflectrl.config import Recipe
-from reflectrl.core.settings import descriptions, section_of, settings_fields
+from reflectrl.core.settings import descriptions, sections_of, settings_fields
 
 
 def sections(model: type = Recipe) -> set[type]:
-    inner = {section for field in settings_fields(model).values() if (section := section_of(field.annotation))}
+    inner = {section for field in settings_fields(model).values() for section in sections_of(field.annotation)}
     return {model}.union(*map(sections, inner))
 
 
@@ -37,20 +37,13 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"model": {"quantization": "8bit"}}, "lora must be set"),
         ({"model": {"builtin": {"width": 65}}}, "does not divide width=65"),
         ({"model": {"lora": {"layers": 20}}}, "layers=20 names no layers; expected the first and the last, e.g. 20-29"),
-        ({"rlft": {"num_iterations": 2}}, "needs terms.ppo"),
-        ({"rlft": {"num_minibatches": 2}}, "needs terms.ppo"),
-        ({"rlft": {"target_kl": 0.1}}, "target_kl=0.1 stops the later updates .* there is one"),
-        ({"rlft": {"baseline": "value"}}, "terms.value"),
-        ({"rlft": {"terms": {"value": {}}}}, "terms.value"),
-        ({"rlft": {"terms": {"ppo": {}, "reinforce": {}}}}, "reinforce and ppo"),
-        ({"rlft": {"gae_lambda": 0.9}}, "gae_lambda=0.9"),
-        ({"rlft": {"bootstrap_truncated": True}}, "bootstrap_truncated needs a value head"),
-        ({"rlft": {"step_group_weight": 0.5}}, "step_group_weight=0.5"),
-        ({"rlft": {"baseline": "step_group"}}, "baseline=step_group .* episodes_per_task=1"),
+        ({"rlft": {"advantage": {"kind": "step_group"}}}, "advantage.kind=step_group .* episodes_per_task=1"),
         ({"rlft": {"rewards": {"rater": 1.0}}}, "rater"),
         ({"rlft": {"episodes": 10, "episodes_per_task": 4}}, "must be a multiple"),
-        ({"rlft": {"replay_size": 5}}, "go together"),
-        ({"rlft": {"replay_size": 5, "replay_episodes": 1, "baseline": "leave_one_out"}}, "baseline=leave_one_out"),
+        (
+            {"rlft": {"replay": {"size": 5, "episodes": 1}, "advantage": {"kind": "leave_one_out"}}},
+            "replay was given with advantage.kind=leave_one_out",
+        ),
         ({"rlft": {"stages": []}}, "at least 1 item"),
         ({"eval": {"policies": []}}, "at least 1 item"),
         ({"eval": {"policies": ["rlft", "sft", "rlft"]}}, "policies has 'rlft' more than once"),
@@ -93,7 +86,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         (
             {
                 "players": {"memory": {"grows": True}, "rater": {}},
-                "rlft": {"rewards": {"rater": 1.0}, "validation": None},
+                "rlft": {"rewards": {"rater": 1.0}, "validation": None, "task_priority": 0},
             },
             "grows needs no players.rater",
         ),

@@ -20,7 +20,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.trust import FIELDS, TRUSTED, for_play, kind_of, remember, wishes
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import AGENT, LOCK, RECIPE
-from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.core.settings import section_of, sections_of, settings_fields
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.run import Run
@@ -84,7 +84,7 @@ def sections(section: type) -> Iterator[type]:
     """Yield a recipe section and all sections inside it."""
     yield section
     for field in settings_fields(section).values():
-        if (inner := section_of(field.annotation)) is not None:
+        for inner in sections_of(field.annotation):
             yield from sections(inner)
 
 

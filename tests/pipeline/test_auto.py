@@ -9,6 +9,8 @@ import yaml
 from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
+from reflectrl.config.advantage import GAE
+from reflectrl.config.rlft import PPO
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.core.nested import value_at
@@ -37,7 +39,7 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     kept = load_saved_recipe(path / RECIPE)
     for key in ("model.max_length", "rlft.gamma", "sft.policy.steps", "rlft.stages.0.iterations"):
         assert kept.budget.chosen[key]
-    assert kept.rlft.baseline == "value"
+    assert (kept.rlft.update, kept.rlft.advantage) == (PPO(), GAE())
     assert kept.model.max_length < 1024
 
 
@@ -45,10 +47,10 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
     kept = load_saved_recipe(trained[0] / RECIPE)
     assert (kept.data.samples, kept.rlft.episodes, kept.eval.greedy) == (60, 8, False)
     assert not {"data.samples", "rlft.episodes"} & kept.budget.chosen.keys()
-    again = load_recipe(recipe(), ["rlft.gamma=0.5", "rlft.terms.reinforce={}"])
+    again = load_recipe(recipe(), ["rlft.gamma=0.5", "rlft.update={kind: reinforce}"])
     assert again.budget.states("rlft.gamma")
-    assert again.budget.states("rlft.terms.reinforce")
-    assert not again.budget.states("rlft.gae_lambda")
+    assert again.budget.states("rlft.update")
+    assert not again.budget.states("rlft.advantage")
     short = recipe("corridor:Hall", "rlft.stages.0.success_threshold=0.9")
     assert short.rlft.stages[0].success_threshold == 0.9
     assert not short.budget.states("rlft.stages.0.iterations")

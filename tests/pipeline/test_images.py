@@ -27,8 +27,8 @@ SMALL = (
     "model.builtin.width=32",
     "model.builtin.image_size=30",
     "model.builtin.patch_size=15",
-    "rlft.num_iterations=2",
-    "rlft.num_minibatches=2",
+    "rlft.update.num_iterations=2",
+    "rlft.update.num_minibatches=2",
     "rlft.validation.episodes=6",
 )
 WITH_TEXT = (
@@ -168,7 +168,7 @@ def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
             ("prompt.action_mode=json", "players.policy.max_new_tokens=8", "sft.policy.label_smoothing=0"),
         ),
         (("policy", "reflector"), ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8")),
-        (("policy", "reflector"), ("model.lora={r: 4}", "rlft.baseline=value", "rlft.terms.value.coef=0.5")),
+        (("policy", "reflector"), ("model.lora={r: 4}", "rlft.advantage={kind: gae}")),
     ],
     ids=["a text reflector", "a reflector of pictures", "JSON", "a thought", "adapters and a value head"],
 )

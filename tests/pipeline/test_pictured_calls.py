@@ -20,8 +20,8 @@ SMALL = (*SHORT, "model.builtin.width=32", "rlft.stages.0.iterations=2")
 SMALL += (
     "model.builtin.image_size=36",
     "model.builtin.patch_size=12",
-    "rlft.num_iterations=2",
-    "rlft.num_minibatches=2",
+    "rlft.update.num_iterations=2",
+    "rlft.update.num_minibatches=2",
 )
 RATED, CORRECTED = "vtifa/nano_images", "gym_cards/nano_number_line_gtr_remote_image"
 

@@ -19,7 +19,7 @@ from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.nested import section_at
-from reflectrl.core.settings import section_of, settings_fields
+from reflectrl.core.settings import sections_of, settings_fields
 from reflectrl.data_gen.generate import Spending
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.folder import RunFolder
@@ -87,11 +87,11 @@ def refused(recipe: Recipe, run: Path, match: str, spending: Spending | None = N
 def models_of(section: type, path: str = "") -> Iterator[str]:
     """Yield the dotted key of every model in the schema."""
     for name, field in settings_fields(section).items():
-        inner = section_of(field.annotation)
-        if inner is ModelSection:
-            yield path + name
-        elif inner is not None:
-            yield from models_of(inner, f"{path}{name}.")
+        for inner in sections_of(field.annotation):
+            if inner is ModelSection:
+                yield path + name
+            else:
+                yield from models_of(inner, f"{path}{name}.")
 
 
 def test_the_tables_below_have_every_model_and_every_chat_model_of_a_recipe() -> None:

@@ -196,7 +196,7 @@ def test_a_rater_that_fails_too_often_stops_training_which_then_goes_on_as_if_it
     [
         (("players.rater=null",), "rlft.rewards names rater"),
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
-        (("rlft.replay_size=9", "rlft.replay_episodes=2"), "rlft.replay_size reads the environment's success"),
+        (("rlft.replay={size: 9, episodes: 2}",), "rlft.replay reads the environment's success"),
         (("rlft.task_priority=0.5",), "rlft.task_priority reads the environment's success"),
         (("rlft.stages.0.success_threshold=0.9",), "rlft.stages.success_threshold reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),

@@ -31,11 +31,10 @@ COMBINED = {
         "prompt.action_mode=json",
         "sft.policy.label_smoothing=0",
         SILENT,
-        "rlft.replay_size=8",
-        "rlft.replay_episodes=2",
+        "rlft.replay={size: 8, episodes: 2}",
     ),
 }
-VALUE = ("rlft.baseline=value", "rlft.terms.value.coef=0.5", "rlft.num_iterations=2", "rlft.terms.ppo.epsilon=0.2")
+VALUE = ("rlft.advantage={kind: gae}", "rlft.update={kind: ppo, num_iterations: 2, num_minibatches: 1}")
 
 
 @pytest.mark.parametrize("how", COMBINED)

@@ -8,9 +8,9 @@ from statistics import fmean
 
 import pytest
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
-from tiny_rlft import EXPERT, config
+from tiny_rlft import EXPERT, config, ppo, value_head
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import EntropyBonus, Stage, Terms
 from reflectrl.core import Utterance
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.players import Player, Seat
@@ -50,11 +50,9 @@ def learned(folder: Path, rater: Player) -> tuple[float, float]:
             episodes=48,
             rewards={"rater": 1.0, "env": 0.0},
             gamma=1.0,
-            baseline="value",
-            num_iterations=3,
-            num_minibatches=2,
-            epsilon=0.2,
-            entropy=0.05,
+            advantage=value_head(),
+            update=ppo(num_iterations=3, num_minibatches=2),
+            terms=Terms(entropy=EntropyBonus(0.05, 1.0)),
             learning_rate=5e-3,
             learning_rate_end=0.2,
         ),

@@ -297,9 +297,8 @@ def test_states_that_the_teacher_never_shows_are_named(tmp_path: Path) -> None:
 
 
 def test_a_value_head_that_knows_nothing_of_a_group_is_named(tmp_path: Path) -> None:
-    value = ("rlft.baseline=value", "rlft.terms.value={coef: 0.5}")
     for name, blind in (("blind", True), ("seeing", False)):
-        folder = ended(tmp_path / name, SILENT, *value, "rlft.gamma=1")
+        folder = ended(tmp_path / name, SILENT, "rlft.advantage={kind: gae}", "rlft.gamma=1")
         played = []
         for n in range(100):
             won = bool(n % 2)

@@ -8,6 +8,7 @@ import pytest
 from pictured import PICTURES, Pictured
 from thinkers import Thinks
 
+from reflectrl.config.advantage import NoBaseline
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
 from reflectrl.core.seeds import draw
@@ -194,7 +195,7 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     write_trajectories(file, Header("number_line", {"size": 6}, LAYOUT), played)
     header, read = read_trajectories(file)
     assert read == played
-    samples = step_samples(read, header.prompt, RLFTSettings(baseline="none", normalize_advantages=False))
+    samples = step_samples(read, header.prompt, RLFTSettings(advantage=NoBaseline(normalize=False)))
     assert [sample.view.prompt for sample in samples] == [each.prompt for each in policy.views]
     assert "Memory: example 1\n" in policy.views[1].prompt.text
 
@@ -254,7 +255,7 @@ def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_an
     played = rated_episode(rating)
     steps = len(played.turns)
     assert [turn.rewards["rater"] for turn in played.turns] == list(range(steps))
-    plain = RLFTSettings(baseline="none", normalize_advantages=False, rewards={"rater": 2.0})
+    plain = RLFTSettings(advantage=NoBaseline(normalize=False), rewards={"rater": 2.0})
     samples = step_samples([played], LAYOUT, plain)
     assert [sample.target for sample in samples] == [2.0 * sum(range(at, steps)) for at in range(steps)]
     both = step_samples([played], LAYOUT, replace(plain, gamma=0.0, rewards={"env": 1.0, "rater": 0.5}))

@@ -9,12 +9,14 @@ import pytest
 import torch
 from records import chose, prompts_of, turn_of
 from tiny import LAYOUT
+from tiny_rlft import ppo, value_head
 
-from reflectrl.config.rlft import EntropyTerm, PPOTerm, RLFTSettings, Term, Terms, ValueTerm
+from reflectrl.config.advantage import BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
+from reflectrl.config.rlft import EntropyBonus, Reinforce, RLFTSettings, Term
 from reflectrl.core import Observation, Task, Trajectory, Written
 from reflectrl.players import Seat
 from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
-from reflectrl.training.objective import step_losses
+from reflectrl.training.objective import Objective, step_losses
 
 
 def episode(*steps, reflection="Go on.", task="t"):
@@ -31,13 +33,12 @@ SHORT = episode(("Hall.", 0, 1.0))
 LONG = episode(("Hall.", 1, -1.0), ("Attic.", 0, 3.0))
 
 
-def samples(*episodes, layout=LAYOUT, baseline="none", normalize=False, replayed=(), **options):
-    if baseline == "value":
-        options["terms"] = Terms(value=ValueTerm())
-    if baseline == "step_group":
-        options["episodes_per_task"] = 2
-    settings = RLFTSettings(baseline=baseline, normalize_advantages=normalize, **options)
-    return step_samples(episodes, layout, settings, replayed)
+NONE, BATCH = NoBaseline(normalize=False), BatchMean(normalize=False)
+LEAVE_ONE_OUT, VALUE = LeaveOneOut(normalize=False), value_head(normalize=False)
+
+
+def samples(*episodes, layout=LAYOUT, advantage=NONE, replayed=(), **options):
+    return step_samples(episodes, layout, RLFTSettings(advantage=advantage, **options), replayed)
 
 
 def test_an_episode_is_learned_from_unless_a_source_that_has_a_weight_rewarded_no_step():
@@ -79,23 +80,23 @@ def test_every_step_is_a_sample_with_its_prompt_action_old_probability_and_retur
 
 
 @pytest.mark.parametrize(
-    ("baseline", "expected"),
+    ("estimator", "expected"),
     [
-        ("none", [1.0, 2.0, 3.0]),
-        ("batch", [-1.0, 0.0, 1.0]),  # the mean return is 2
+        (NONE, [1.0, 2.0, 3.0]),
+        (BATCH, [-1.0, 0.0, 1.0]),  # the mean return is 2
         # both begin in the hall, with returns 1 and 2; the attic is compared with all steps of the other episode
-        ("leave_one_out", [-1.0, 1.0, 2.0]),
-        ("value", [0.5, 1.5, 1.5]),  # values 0.5, 0.5, 1.5 when the actions were sampled
+        (LEAVE_ONE_OUT, [-1.0, 1.0, 2.0]),
+        (VALUE, [0.5, 1.5, 1.5]),  # values 0.5, 0.5, 1.5 when the actions were sampled
     ],
 )
-def test_a_baseline_is_subtracted_from_the_advantage_and_not_from_the_return(baseline, expected):
-    assert advantages(SHORT, LONG, baseline=baseline) == expected
-    assert [sample.target for sample in samples(SHORT, LONG, baseline=baseline)] == [1.0, 2.0, 3.0]
+def test_a_baseline_is_subtracted_from_the_advantage_and_not_from_the_return(estimator, expected):
+    assert advantages(SHORT, LONG, advantage=estimator) == expected
+    assert [sample.target for sample in samples(SHORT, LONG, advantage=estimator)] == [1.0, 2.0, 3.0]
 
 
 def test_the_value_head_credits_an_episode_that_was_cut_off_with_the_rest_and_one_that_ended_with_nothing():
     cut = replace(LONG, terminated=False, truncated=True, last_value=2.0)
-    found = samples(LONG, cut, baseline="value", gamma=0.5, gae_lambda=0.5)
+    found = samples(LONG, cut, advantage=value_head(normalize=False, gae_lambda=0.5), gamma=0.5)
     # rewards -1 and 3, values 0.5 and 1.5: the last errors are 3 - 1.5, and 1 more with half of 2 to come
     assert [sample.advantage for sample in found] == [-0.75 + 0.25 * 1.5, 1.5, -0.75 + 0.25 * 2.5, 2.5]
     assert [sample.target for sample in found] == [0.125, 3.0, 0.375, 4.0]
@@ -103,14 +104,15 @@ def test_the_value_head_credits_an_episode_that_was_cut_off_with_the_rest_and_on
 
 def test_other_words_make_another_state():
     other = episode(("Hall.", 0, 1.0), reflection="Turn back.")
-    assert advantages(SHORT, SHORT, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0) / 2)
-    assert advantages(SHORT, other, LONG, baseline="leave_one_out")[1] == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
+    assert advantages(SHORT, SHORT, LONG, advantage=LEAVE_ONE_OUT)[1] == pytest.approx(1.0 - (1.0 + 2.0) / 2)
+    assert advantages(SHORT, other, LONG, advantage=LEAVE_ONE_OUT)[1] == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
 
 
 def test_step_groups_hold_equal_observations_of_one_task_whatever_was_said_and_shown_there():
     other = episode(("Hall.", 0, 4.0), reflection="Turn back.", task="u")
     again = episode(("Hall.", 0, 1.0), reflection="Turn back.")
-    found = advantages(again, LONG, other, baseline="step_group", gamma=0.5, step_group_weight=2.0)
+    grouped = StepGroup(normalize=False, weight=2.0)
+    found = advantages(again, LONG, other, advantage=grouped, gamma=0.5, episodes_per_task=2)
     # of the episodes, 1 and 2 against their mean; of their steps in the hall, 1 and -1 + 0.5 * 3
     assert found == [-0.5 + 2 * 0.25, 0.5 - 2 * 0.25, 0.5, 0.0]
 
@@ -136,8 +138,8 @@ def score(state, index):
     return (1.0 if index == 0 else 0.0) - GO[state]
 
 
-@pytest.mark.parametrize("baseline", ["none", "leave_one_out"])
-def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(baseline):
+@pytest.mark.parametrize("estimator", [NONE, LEAVE_ONE_OUT])
+def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(estimator):
     """The expectation is exact: a sum over all pairs of episodes of a two-step world, weighted by probability."""
     layout = replace(LAYOUT, history=0)  # so that both steps in the hall read the same prompt
     played = []
@@ -151,14 +153,14 @@ def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(basel
     }
     expected = dict.fromkeys(GO, 0.0)
     for (one, p), (other, q) in itertools.product(played, repeat=2):
-        found = samples(episode(*one), episode(*other), layout=layout, baseline=baseline)
+        found = samples(episode(*one), episode(*other), layout=layout, advantage=estimator)
         for (state, index, _), sample in zip([*one, *other], found, strict=True):
             expected[state] += p * q * sample.advantage * score(state, index) / 2
     assert expected == pytest.approx(gradient, abs=1e-6)
 
 
 def test_normalisation_changes_advantages_and_not_returns():
-    found = samples(SHORT, LONG, baseline="batch", normalize=True)
+    found = samples(SHORT, LONG, advantage=BatchMean())
     deviation = (2 / 3) ** 0.5
     assert [sample.advantage for sample in found] == pytest.approx([-1 / deviation, 0.0, 1 / deviation])
     assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
@@ -167,7 +169,7 @@ def test_normalisation_changes_advantages_and_not_returns():
 def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_statistic_of_the_batch():
     won = episode(("Hall.", 0, -2.0), ("Attic.", 0, 4.0))  # returns 2 and 4, values 0.5 and 1.5
     lost = episode(("Hall.", 1, -1.0), ("Attic.", 1, 0.0))  # returns -1 and 0
-    options = {"baseline": "value", "center_advantages": True, "normalize": True}
+    options = {"advantage": value_head(center=True)}
     alone = samples(SHORT, lost, **options)
     found = samples(SHORT, lost, replayed=[won, lost], **options)
     assert [each.replayed for each in found] == [False] * 3 + [True] * 4
@@ -176,16 +178,16 @@ def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_s
     expected = [(1.5 - mean) / deviation, (2.5 - mean) / deviation, 0.0, 0.0]
     assert [each.advantage for each in found[3:]] == pytest.approx(expected)
     assert [each.target for each in found[3:]] == [2.0, 4.0, -1.0, 0.0]
-    alone = samples(SHORT, lost, baseline="batch")
-    assert samples(SHORT, lost, replayed=[won], baseline="batch")[:3] == alone
+    alone = samples(SHORT, lost, advantage=BATCH)
+    assert samples(SHORT, lost, replayed=[won], advantage=BATCH)[:3] == alone
 
 
-def loss_of(found, terms, logprobs=None, *, entropies=None, values=None, divergences=None):
+def loss_of(found, objective, logprobs=None, *, entropies=None, values=None, divergences=None):
     """Return the loss of samples under a policy with these numbers a step; as at sampling time if absent."""
     sampled, columns = columns_of(found, torch.device("cpu"))
     nothing = torch.zeros(len(found))
     return step_losses(
-        terms,
+        objective,
         0.0,
         logprobs=sampled if logprobs is None else logprobs,
         old_logprobs=sampled,
@@ -204,7 +206,7 @@ def one_step(won, value):
 
 
 def test_the_value_of_a_state_is_the_success_of_the_present_policy_however_many_successes_are_replayed():
-    settings = RLFTSettings(baseline="value", terms=Terms(value=ValueTerm(0.5)), center_advantages=True)
+    settings = RLFTSettings(advantage=value_head(center=True))
     value = torch.tensor(0.0, requires_grad=True)
     head = torch.optim.SGD([value], lr=0.5)
     for _ in range(60):
@@ -212,18 +214,18 @@ def test_the_value_of_a_state_is_the_success_of_the_present_policy_however_many_
         replayed = [one_step(True, value.item())] * 16
         found = step_samples(fresh, LAYOUT, settings, replayed)
         head.zero_grad()
-        (loss_of(found, settings.terms, values=value.expand(len(found))).total / len(found)).backward()
+        (loss_of(found, Objective.of(settings), values=value.expand(len(found))).total / len(found)).backward()
         head.step()
     assert value.item() == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else():
-    terms = Terms(ppo=PPOTerm(epsilon=0.2), entropy=EntropyTerm(0.1), value=ValueTerm(0.5), kl=Term(0.1))
+    objective = Objective(ppo(), ValueHead(), EntropyBonus(0.1), Term(0.1))
     won = episode(("Hall.", 0, 2.0))  # value 0.5, so the advantage is 1.5
-    found = samples(SHORT, replayed=[won], baseline="value")
+    found = samples(SHORT, replayed=[won], advantage=VALUE)
     parts = {name: torch.full((2,), 0.4, requires_grad=True) for name in ("entropies", "values", "divergences")}
     logprobs = torch.tensor([-0.5, -3.0], requires_grad=True)  # far from what it was when the replayed step was played
-    loss = loss_of(found, terms, logprobs, **parts)
+    loss = loss_of(found, objective, logprobs, **parts)
     loss.total.backward()
     assert logprobs.grad.tolist() == pytest.approx([-0.5, -1.5])  # the gradient of REINFORCE
     assert all(part.grad[0] != 0 and part.grad[1] == 0 for part in parts.values())
@@ -231,7 +233,7 @@ def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else(
 
 
 def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():
-    found = samples(SHORT, LONG, baseline="batch")
+    found = samples(SHORT, LONG, advantage=BATCH)
     assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
     assert advantages_by_episode(found, [SHORT, LONG], [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
 
@@ -261,6 +263,6 @@ def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_terms_but_
         assert [sample.advantage for sample in found] == expected
         assert [sample.target for sample in found] == [2.0, 3.0]
         parts = {name: torch.ones(2, requires_grad=True) for name in ("logprobs", "entropies", "values")}
-        loss_of(found, Terms(entropy=EntropyTerm(0.1), value=ValueTerm()), **parts).total.backward()
+        loss_of(found, Objective(Reinforce(), ValueHead(), EntropyBonus(0.1)), **parts).total.backward()
         learns = {name: part.grad[1].item() != 0 for name, part in parts.items()}
         assert learns == {"logprobs": masked == "text", "entropies": masked == "text", "values": True}

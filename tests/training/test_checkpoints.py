@@ -19,12 +19,12 @@ import torch
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, reflector_row, save_tiny
-from tiny_rlft import Killed, run
+from tiny_rlft import Killed, run, value_head
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
 from reflectrl.config.model import LoraSection
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import Replay, Stage
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
@@ -42,8 +42,9 @@ class Noisy(NumberLine):
 
 
 def rlft(folder, model=None, **options):
-    options = {"replay_size": 5, "replay_episodes": 1, "env": Noisy, **options}
-    return run(folder, model, stages=[Stage("main", 3, env={"size": 6})], save_every=1, baseline="value", **options)
+    options = {"replay": Replay(size=5, episodes=1), "env": Noisy, **options}
+    stages = [Stage("main", 3, env={"size": 6})]
+    return run(folder, model, stages=stages, save_every=1, advantage=value_head(), **options)
 
 
 @pytest.fixture(scope="module")

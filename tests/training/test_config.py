@@ -7,8 +7,9 @@ import pytest
 from tiny import gpt2
 from tiny_rlft import config, run
 
+from reflectrl.config.advantage import GAE, ValueHead
 from reflectrl.config.model import LoraSection
-from reflectrl.config.rlft import Stage, Validation
+from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Stage, Term, Terms, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
 from reflectrl.players import ScriptedReflector, Seat
@@ -18,13 +19,17 @@ from reflectrl.prompts import PromptFormat
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        ({"baseline": "mean"}, "baseline.*'mean'.*'leave_one_out'"),
-        ({"num_iterations": 2}, "ppo"),  # several updates a batch need a clip range
-        ({"num_minibatches": 2}, "ppo"),
-        ({"target_kl": 0.1}, "target_kl"),  # of one update
+        ({"advantage": {"kind": "mean"}}, "advantage: unknown kind, given 'mean'; .* leave_one_out"),
+        ({"advantage": {"gae_lambda": 0.9}}, "advantage: .* a kind: gae, none,"),
+        (
+            {"advantage": {"kind": "batch", "gae_lambda": 0.9}},
+            "advantage.gae_lambda: .*: center, kind, normalize",
+        ),
+        ({"update": {"kind": "reinforce", "num_iterations": 2}}, "update.num_iterations: unknown key"),  # needs a clip
+        ({"terms": {"entropy": {"kind": "target"}}}, "terms.entropy.target: nothing was given"),
         ({"episodes": 6, "episodes_per_task": 4}, "episodes"),  # an incomplete group
         ({"episodes": 0}, "episodes"),
-        ({"replay_size": 8}, "replay_size"),
+        ({"replay": {"size": 8}}, "replay.episodes: nothing was given"),
         ({"max_steps": 50}, "max_steps=50 .* stages="),  # arguments of Trainer that RLFT does not read
         ({"num_train_epochs": 1}, "num_train_epochs=1"),
         ({"per_device_train_batch_size": 2}, "per_device_train_batch_size=2"),
@@ -50,7 +55,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path, options, fact
 @pytest.mark.parametrize(
     ("mode", "options", "fact"),
     [
-        ("json", {"kl": 0.1}, "terms.kl"),
+        ("json", {"terms": Terms(kl=Term(0.1))}, "terms.kl"),
         ("enumerated", {"thought_lambda": 0.2}, "thought_lambda=0.2"),
         ("enumerated", {"rewards": {"env": 1.0, "format": 1.0}}, "rewards names format"),
         ("thought_choice", {"rewards": {"env": 1.0, "illegal": -1.0}}, "rewards names illegal"),
@@ -81,9 +86,10 @@ def test_players_that_would_have_no_effect_are_refused(tmp_path):
 
 
 def test_arguments_are_plain_values_for_trackers(tmp_path):
-    plain = json.loads(config(tmp_path, entropy=0.1).to_json_string())
+    plain = json.loads(config(tmp_path, terms=Terms(entropy=EntropyBonus(0.1))).to_json_string())
     assert plain["stages"][0]["iterations"] == 2
     assert plain["terms"]["entropy"]["coef"] == 0.1
+    assert plain["advantage"]["kind"] == "batch"
     assert plain["learning_rate"] == 3e-3
 
 
@@ -102,7 +108,7 @@ def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
 
 def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
     stages = [Stage("one", 3, env={"size": 6}), Stage("two", 4, env={"size": 6})]
-    args = config(tmp_path, stages=stages, num_iterations=2, num_minibatches=3, epsilon=0.1, save_every=5)
+    args = config(tmp_path, stages=stages, update=PPO(num_iterations=2, num_minibatches=3), save_every=5)
     assert args.updates_per_iteration == 6
     assert (args.max_steps, args.save_steps, args.logging_steps) == (42, 30, 6)
     assert replace(args, gamma=0.5).max_steps == 42
@@ -110,6 +116,12 @@ def test_steps_of_the_trainer_follow_from_the_stages(tmp_path):
     assert (again.max_steps, again.save_steps) == (18, 6)
     plain = config(tmp_path, stages=[{"name": "one", "iterations": 3}], validation={"every": 2})
     assert (plain.stages, plain.validation) == ([Stage("one", 3)], Validation(every=2))
+    kinds = {
+        "advantage": {"kind": "gae", "value": {"clip": 0.2}},
+        "terms": {"entropy": {"kind": "target", "target": 0.3}},
+    }
+    plain = config(tmp_path, **kinds)
+    assert (plain.advantage, plain.terms) == (GAE(value=ValueHead(clip=0.2)), Terms(entropy=EntropyTarget(0.3)))
     assert not args.gradient_checkpointing
     assert not args.activation_checkpointing
     assert not args.bf16

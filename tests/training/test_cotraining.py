@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 from tiny import LABELS, LAYOUT, encoder, gpt2, tokenizer
-from tiny_rlft import Killed, Run, run
+from tiny_rlft import Killed, Run, ppo, run, value_head
 
 from reflectrl.config.model import LoraSection
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import Stage, Term, Terms
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import LanguageModel
@@ -24,10 +24,8 @@ OPTIONS = {
     "reflector": None,
     "episodes": 8,
     "stages": [Stage("main", 4, env={"size": 6})],
-    "baseline": "value",
-    "num_iterations": 2,
-    "num_minibatches": 2,
-    "epsilon": 0.2,
+    "advantage": value_head(),
+    "update": ppo(num_iterations=2, num_minibatches=2),
     "max_reflection_length": 6,
     "reflection_temperature": 0.8,
     "save_every": 2,
@@ -123,7 +121,7 @@ def test_a_killed_training_goes_on_as_if_it_had_not_stopped(straight, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "need"),
-    [({"kl": 0.1}, "terms without kl"), (options_of("json"), "not json")],
+    [({"terms": Terms(kl=Term(0.1))}, "terms without kl"), (options_of("json"), "not json")],
 )
 def test_what_knows_nothing_of_a_trained_reflector_is_refused(options, need, tmp_path):
     with pytest.raises(InvalidInput, match=need):

@@ -9,7 +9,7 @@ import pytest
 from records import chose, turn_of
 from tiny_rlft import config
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import Replay, Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.metrics import outcome_means
@@ -139,7 +139,7 @@ def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(
     curriculum.note([replace(won[3], success=False)])
 
     def drawn(priority, count, seed):
-        args = config(tmp_path, replay_size=9, replay_episodes=count, task_priority=priority)
+        args = config(tmp_path, replay=Replay(size=9, episodes=count), task_priority=priority)
         return [each.task.id for each in replayed_episodes(won, curriculum, args, random.Random(seed))]
 
     assert [drawn(1.0, 1, seed) for seed in range(9)] == [[tasks[3].id]] * 9

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import gpt2
 from tiny_models import LABELS, policy_row, reflector_row, save_tiny
-from tiny_rlft import run
+from tiny_rlft import run, value_head
 from tiny_sft import fine_tune
 
 from reflectrl.config.rlft import Stage
@@ -39,7 +39,7 @@ class Rich(NumberLine):
 
 
 def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path):
-    done = run(tmp_path / "run", env=Rich, baseline="value", normalize_advantages=False)
+    done = run(tmp_path / "run", env=Rich, advantage=value_head(normalize=False))
     before = done.weights
     with pytest.raises(WorkFailed, match=r"inf .* iteration 0") as caught:
         done.train()
@@ -60,7 +60,7 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_norm, tmp_path):
     options = {
-        "baseline": "value",
+        "advantage": value_head(),
         "stages": [Stage("main", 20, env={"size": 6})],
         "save_every": 1,
         "optim": "sgd",

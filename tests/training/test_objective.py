@@ -4,17 +4,19 @@ import math
 
 import pytest
 import torch
+from tiny_rlft import ppo
 
-from reflectrl.config.rlft import EntropyTerm, PPOTerm, Term, Terms, ValueTerm
+from reflectrl.config.advantage import NoBaseline, ValueHead
+from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term, Terms
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.training.objective import check_gap, kl_divergences, step_losses
+from reflectrl.training.objective import Objective, check_gap, kl_divergences, step_losses
 
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
 """Probabilities of a softmax policy over three actions."""
 
 
 def losses(
-    terms,
+    objective,
     logprobs,
     *,
     old=None,
@@ -29,7 +31,7 @@ def losses(
 ):
     zeros = torch.zeros(len(advantages))
     return step_losses(
-        terms,
+        objective,
         progress,
         logprobs=logprobs,
         old_logprobs=logprobs.detach() if old is None else torch.tensor(old).log(),
@@ -51,7 +53,7 @@ def softmax_policy():
 
 def test_the_reinforce_gradient_is_that_of_the_hand_computed_case():
     logits, logprobs = softmax_policy()
-    loss = losses(Terms(), logprobs[[0, 2]], old=[0.1, 0.9], advantages=[2.0, -1.0])
+    loss = losses(REINFORCE, logprobs[[0, 2]], old=[0.1, 0.9], advantages=[2.0, -1.0])
     assert loss.total.item() == pytest.approx(-2.0 * math.log(0.5) + math.log(0.2))  # whatever they were when sampled
     assert loss.clipped == 0.0
     loss.total.backward()
@@ -59,7 +61,7 @@ def test_the_reinforce_gradient_is_that_of_the_hand_computed_case():
     assert logits.grad.tolist() == pytest.approx([-1.5, 0.3, 1.2], abs=1e-6)
 
 
-CLIP = Terms(ppo=PPOTerm(epsilon=0.2))
+REINFORCE, CLIP = Objective(Reinforce()), Objective(PPO(epsilon=0.2))
 
 
 @pytest.mark.parametrize(
@@ -98,15 +100,18 @@ def test_the_kl_divergence_is_estimated_from_all_that_was_sampled_and_stays_fini
 @pytest.mark.parametrize(("progress", "coefficient"), [(0.0, 2.0), (0.5, 1.25), (1.0, 0.5)])
 def test_a_coefficient_changes_linearly_over_the_training(progress, coefficient):
     _, logprobs = softmax_policy()
-    fading = Terms(reinforce=Term(2.0, coef_end=0.25), entropy=EntropyTerm(2.0, coef_end=0.25))
-    loss = losses(fading, logprobs[[0]], advantages=[1.0], entropies=torch.ones(1), progress=progress)
-    assert loss.total.item() == pytest.approx(coefficient * (math.log(2) - 1))
+    fading = Objective(Reinforce(), entropy=EntropyBonus(2.0, coef_end=0.25), kl=Term(4.0, coef_end=0.25))
+    numbers = {"entropies": torch.ones(1), "divergences": torch.tensor([0.3])}
+    loss = losses(fading, logprobs[[0]], advantages=[1.0], **numbers, progress=progress)
+    assert loss.total.item() == pytest.approx(math.log(2) + coefficient * (2 * 0.3 - 1))
 
 
 def test_the_entropy_gradient_flattens_the_distribution():
     logits, logprobs = softmax_policy()
     entropy = -(logprobs.exp() * logprobs).sum().unsqueeze(0)
-    losses(Terms(entropy=EntropyTerm()), logprobs[[0]], advantages=[0.0], entropies=entropy).total.backward()
+    losses(
+        Objective(Reinforce(), entropy=EntropyBonus(1.0)), logprobs[[0]], advantages=[0.0], entropies=entropy
+    ).total.backward()
     # d(-H)/d logit_k = p_k (log p_k + H)
     entropy_nats = -sum(p * math.log(p) for p in PROBABILITIES.tolist())
     expected = [p * (math.log(p) + entropy_nats) for p in PROBABILITIES.tolist()]
@@ -118,7 +123,7 @@ def test_the_value_error_is_squared_and_weighted():
     values = torch.tensor([1.0, -1.0], requires_grad=True)
     targets = torch.tensor([3.0, 0.0])
     total = losses(
-        Terms(value=ValueTerm(0.5)), torch.zeros(2), advantages=[0.0, 0.0], values=values, targets=targets
+        Objective(Reinforce(), ValueHead(0.5)), torch.zeros(2), advantages=[0.0, 0.0], values=values, targets=targets
     ).total
     assert total.item() == pytest.approx(0.5 * (4.0 + 1.0))
     total.backward()
@@ -140,36 +145,43 @@ def test_clipped_steps_and_kl_are_measured_and_micro_batches_add_up():
 
 def test_an_entropy_floor_pays_for_entropy_below_it_only():
     entropy = torch.tensor([0.1, 0.5, 0.9], requires_grad=True)
-    terms = Terms(entropy=EntropyTerm(2.0, floor=0.4))
-    loss = losses(terms, torch.zeros(3), advantages=[0.0] * 3, entropies=entropy)
+    objective = Objective(Reinforce(), entropy=EntropyBonus(2.0, floor=0.4))
+    loss = losses(objective, torch.zeros(3), advantages=[0.0] * 3, entropies=entropy)
     assert loss.total.item() == pytest.approx(-2.0 * (0.1 + 0.4 + 0.4))
     loss.total.backward()
     assert entropy.grad.tolist() == [-2.0, 0.0, 0.0]
 
 
 def test_a_coefficient_with_a_target_rises_below_it_falls_above_it_and_stays_within_a_range():
-    term = EntropyTerm(2.0, target=0.4)
-    assert term.follow(2.0, 0.4) == 2.0
-    assert term.follow(2.0, 0.2) == pytest.approx(2.0 * 2**0.1)
-    assert term.follow(2.0, 0.8) == pytest.approx(2.0 / 2**0.1)
-    assert term.follow(200.0, 0.0) == 200.0
-    assert term.follow(0.02, 1.0) == 0.02
-    loss = losses(
-        Terms(entropy=term).with_entropy_coef(3.0), torch.zeros(1), advantages=[0.0], entropies=torch.full((1,), 0.5)
-    )
+    term = EntropyTarget(0.4, unit="nats", coef=2.0)
+
+    def after(coef, entropy):
+        return term.after(coef, entropy, uniform=9.0, progress=0.0)
+
+    assert after(2.0, 0.4) == 2.0
+    assert after(2.0, 0.2) == pytest.approx(2.0 * 2**0.1)
+    assert after(2.0, 0.8) == pytest.approx(2.0 / 2**0.1)
+    assert after(200.0, 0.0) == 200.0
+    assert after(0.02, 1.0) == 0.02
+    current = Objective.of(RLFTSettings(update=Reinforce(), advantage=NoBaseline(), terms=Terms(entropy=term)), 3.0)
+    loss = losses(current, torch.zeros(1), advantages=[0.0], entropies=torch.full((1,), 0.5))
     assert loss.total.item() == -1.5
+
+
+def test_a_bonus_keeps_its_coefficient_whatever_the_entropy():
+    assert EntropyBonus(2.0, coef_end=0.1).after(2.0, 0.1, uniform=9.0, progress=0.5) == 2.0
 
 
 @pytest.mark.parametrize("schedule", [{"coef": 0.0}, {"coef_end": 0.1}])
 def test_an_entropy_target_has_a_coefficient_to_begin_with_and_no_schedule(schedule):
-    with pytest.raises(InvalidInput, match="target"):
-        EntropyTerm(target=0.4, **schedule)
+    with pytest.raises(InvalidInput, match="EntropyTarget has a mistake:\n  coef"):
+        EntropyTarget(0.4, **schedule)
 
 
 def test_a_value_that_moved_beyond_its_clip_range_towards_its_target_has_no_gradient():
     values = torch.tensor([0.5, 0.05, -0.5], requires_grad=True)  # two moved far, the last one away from its target
     given = {"values": values, "old_values": torch.zeros(3), "targets": torch.ones(3)}
-    loss = losses(Terms(value=ValueTerm(clip=0.1)), torch.zeros(3), advantages=[0.0] * 3, **given)
+    loss = losses(Objective(Reinforce(), ValueHead(1.0, clip=0.1)), torch.zeros(3), advantages=[0.0] * 3, **given)
     assert loss.total.item() == pytest.approx(0.9**2 + 0.95**2 + 1.5**2)
     loss.total.backward()
     assert values.grad.tolist() == pytest.approx([0.0, -1.9, -3.0])
@@ -181,7 +193,7 @@ def test_the_kl_term_is_the_exact_divergence_over_each_menu():
     logits = menus.log().clamp(min=torch.finfo(torch.float32).min).requires_grad_()
     found = kl_divergences(logits.log_softmax(-1), torch.where(reference > 0, reference.log(), 0.0))
     assert found.tolist() == pytest.approx([0.0, 0.75 * math.log(1.5) + 0.25 * math.log(0.5)], abs=1e-6)
-    loss = losses(Terms(kl=Term(2.0)), torch.zeros(2), advantages=[0.0] * 2, divergences=found).total
+    loss = losses(Objective(Reinforce(), kl=Term(2.0)), torch.zeros(2), advantages=[0.0] * 2, divergences=found).total
     loss.backward()
     assert loss.item() == pytest.approx(2.0 * found.sum().item())
     assert logits.grad.isfinite().all()
@@ -190,8 +202,8 @@ def test_the_kl_term_is_the_exact_divergence_over_each_menu():
 
 
 def test_ppo_with_several_updates_refuses_rounding_that_its_clip_range_does_not_cover():
-    check_gap(CLIP, 0.04, 2)
-    check_gap(CLIP, 0.06, 1)  # nothing is clipped
-    check_gap(Terms(), 0.06, 2)
+    check_gap(CLIP.update, 0.04)
+    check_gap(ppo(), 0.06)  # one update: nothing is clipped
+    check_gap(Reinforce(), 0.06)
     with pytest.raises(WorkFailed, match="model.compute"):
-        check_gap(CLIP, 0.06, 2)
+        check_gap(CLIP.update, 0.06)

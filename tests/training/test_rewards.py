@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 from math import sqrt
 
+import numpy as np
 import pytest
 import torch
 from records import chose, turn_of
 from tiny import LAYOUT, gpt2
-from tiny_rlft import Killed, run
+from tiny_rlft import Killed, ppo, run, value_head
 
-from reflectrl.config.rlft import EntropyTerm, Stage
+from reflectrl.config.advantage import rewards_to_go
+from reflectrl.config.rlft import EntropyTarget, Replay, Stage
 from reflectrl.core import InvalidInput, Observation, Outcome, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.turn import policy_views
-from reflectrl.training.advantage import rewards_to_go
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.rewards import Novelty, RewardScale
 
@@ -93,9 +94,9 @@ def scaled(factor: float) -> type[NumberLine]:
 
 
 LEARNERS = {
-    "reinforce": {"baseline": "batch"},
-    "ppo": {"baseline": "value", "gae_lambda": 0.9, "epsilon": 0.2, "num_iterations": 2, "num_minibatches": 2},
-    "replay": {"baseline": "value", "replay_size": 20, "replay_episodes": 4},
+    "reinforce": {},
+    "ppo": {"advantage": value_head(gae_lambda=0.9), "update": ppo(num_iterations=2, num_minibatches=2)},
+    "replay": {"advantage": value_head(), "replay": Replay(size=20, episodes=4)},
 }
 
 
@@ -136,7 +137,7 @@ def test_recorded_values_are_in_the_unit_of_the_environment(tmp_path):
 def test_the_unit_is_the_deviation_of_all_returns_so_far(tmp_path):
     trained, _ = learned(tmp_path, 1.0)
     returns = [rewards_to_go(each.rewards, 0.9) for episodes in trained.episodes for each in episodes]
-    assert trained.trainer.reward_scale.unit == pytest.approx(float(torch.cat(returns).std(correction=0)), rel=1e-5)
+    assert trained.trainer.reward_scale.unit == pytest.approx(np.concatenate(returns).std(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("returns", "unit"), [([0.0] * 3, 1.0), ([-0.1] * 7, 0.1), ([300.0], 300.0), ([], 1.0)])
@@ -148,7 +149,7 @@ def test_returns_that_are_all_equal_are_not_divided_by_nothing(returns, unit):
 
 
 def test_a_killed_run_goes_on_with_its_counts_and_its_unit(tmp_path):
-    options = {"rewards": {"env": 1.0, "novelty": 0.5}, "normalize_rewards": True, "baseline": "value"}
+    options = {"rewards": {"env": 1.0, "novelty": 0.5}, "normalize_rewards": True, "advantage": value_head()}
     options |= {"stages": STAGES, "save_every": 2}
     straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
     killed = run(tmp_path / "killed", gpt2(spread=0.1), dies_after=2, **options)
@@ -164,27 +165,25 @@ def test_a_killed_run_goes_on_with_its_counts_and_its_unit(tmp_path):
 
 
 def test_a_target_may_be_a_fraction_of_what_the_menus_allow_and_may_fall():
-    term = EntropyTerm(0.1, target_fraction=0.5, target_end=0.2)
-    assert term.follow(0.1, 0.8, uniform=1.6, progress=0.0) == pytest.approx(0.1)  # on target
-    assert term.follow(0.1, 0.8, uniform=3.0, progress=0.0) > 0.1
-    assert term.follow(0.1, 0.16, uniform=1.6, progress=1.0) == pytest.approx(0.1)
-    assert term.follow(0.1, 0.48, uniform=1.6, progress=0.5) == pytest.approx(0.1)
-    assert term.follow(0.1, 0.8, uniform=1.6, progress=0.5) < 0.1
-    assert term.follow(0.1, 0.0, uniform=0.0, progress=0.5) == 0.1  # there was never a choice
-    falling = EntropyTerm(0.1, target=0.8, target_end=0.5)
-    assert falling.follow(0.1, 0.4, progress=1.0) == pytest.approx(0.1)
+    term = EntropyTarget(0.5, target_end=0.2, coef=0.1)
+    assert term.after(0.1, 0.8, uniform=1.6, progress=0.0) == pytest.approx(0.1)  # on target
+    assert term.after(0.1, 0.8, uniform=3.0, progress=0.0) > 0.1
+    assert term.after(0.1, 0.16, uniform=1.6, progress=1.0) == pytest.approx(0.1)
+    assert term.after(0.1, 0.48, uniform=1.6, progress=0.5) == pytest.approx(0.1)
+    assert term.after(0.1, 0.8, uniform=1.6, progress=0.5) < 0.1
+    assert term.after(0.1, 0.0, uniform=0.0, progress=0.5) == 0.1  # there was never a choice
+    falling = EntropyTarget(0.8, unit="nats", target_end=0.5, coef=0.1)
+    assert falling.after(0.1, 0.4, uniform=9.0, progress=1.0) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        ({"target": 0.5, "target_fraction": 0.5}, "target=0.5 and target_fraction=0.5; expected one"),
-        ({"target_end": 0.5}, "target_end=0.5 without a target"),
-        ({"target_fraction": 0.3, "coef_end": 0.1}, "target_fraction=0.3 with coef=1 and coef_end=0.1"),
-        ({"target_fraction": 1.0}, "target_fraction"),
-        ({"target_fraction": 0.5, "target_end": 0.0}, "target_end"),
+        ({"target": 1.0}, "target=1 with unit=uniform; expected less than 1"),
+        ({"target": 0.5, "target_end": 0.0}, "target_end"),
+        ({"target": 0.0, "unit": "nats"}, "target: given 0.0"),
     ],
 )
-def test_targets_that_contradict_each_other_are_refused(options, fact):
+def test_targets_that_no_policy_can_have_are_refused(options, fact):
     with pytest.raises(InvalidInput, match=fact):
-        EntropyTerm(**options)
+        EntropyTarget(**options)

@@ -11,10 +11,11 @@ from statistics import fmean
 import pytest
 import torch
 from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache, quantized, tokenizer
-from tiny_rlft import Killed, config, run
+from tiny_rlft import Killed, config, ppo, run, value_head
 
+from reflectrl.config.advantage import LeaveOneOut, NoBaseline, StepGroup
 from reflectrl.config.model import LoraSection
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
@@ -38,26 +39,16 @@ EVERYTHING = {
     ],
     "layout": replace(LAYOUT, shuffle=True),
     "episodes": 8,
-    "baseline": "value",
-    "num_iterations": 2,
-    "num_minibatches": 2,
-    "epsilon": 0.2,
-    "entropy": 0.1,
-    "entropy_target_fraction": 0.8,
-    "entropy_target_end": 0.1,
-    "entropy_floor": 0.6,
+    "advantage": value_head(center=True, clip=0.2, learning_rate=8e-3),
+    "update": ppo(num_iterations=2, num_minibatches=2),
+    "terms": Terms(entropy=EntropyTarget(0.8, target_end=0.1, coef=0.1), kl=Term(0.01)),
     "rewards": {"env": 1.0, "novelty": 0.3},
     "normalize_rewards": True,
-    "value_clip": 0.2,
-    "kl": 0.01,
-    "center_advantages": True,
-    "value_learning_rate": 8e-3,
     "task_priority": 0.5,
     "ema": 0.5,
     "learning_rate": 4e-3,
     "learning_rate_end": 0.2,
-    "replay_size": 6,
-    "replay_episodes": 2,
+    "replay": Replay(size=6, episodes=2),
     "save_every": 2,
 }
 
@@ -121,13 +112,13 @@ def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
 
 def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
     """With its recorded logprob and value only, there would be neither a ratio nor an advantage."""
-    options = {"stages": [stage(1)], "baseline": "value", "epsilon": 0.2, "gae_lambda": 0.95, "num_iterations": 2}
+    options = {"stages": [stage(1)], "advantage": value_head(gae_lambda=0.95), "update": ppo(num_iterations=2)}
     played = run(tmp_path / "played", gpt2(spread=0.1), episodes=16, **options).train().episodes[0]
     won = next(episode for episode in played if episode.success)
     sure = [replace(turn, decision=replace(turn.decision, logprob=0.0, value=won.episode_return)) for turn in won.turns]
 
     def logprob(name, replay):
-        again = run(tmp_path / name, gpt2(spread=0.1), replay_size=1, replay_episodes=1, **options)
+        again = run(tmp_path / name, gpt2(spread=0.1), replay=Replay(size=1, episodes=1), **options)
         again.trainer.replay.extend(replay)
         policy, decisions = again.train().trainer.policy, [turn.decision for turn in won.turns]
         [part] = policy.divide(policy_views(won, LAYOUT), decisions, max_tokens=10_000)
@@ -149,7 +140,7 @@ def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iterati
     for iteration, episodes in zip(straight.iterations, straight.episodes, strict=True):
         uniform = fmean(math.log(len(turn.menu)) for each in episodes for turn in each.turns)
         progress = len(expected) / 12  # of the iterations of both stages, had none ended early
-        expected.append(term.follow(expected[-1], iteration.entropy, uniform=uniform, progress=progress))
+        expected.append(term.after(expected[-1], iteration.entropy, uniform=uniform, progress=progress))
     assert [iteration.entropy_coef for iteration in straight.iterations] == expected[:-1]
     assert len(set(expected)) == len(expected)
 
@@ -196,14 +187,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 LEARNING = {
-    "gigpo": {"stages": [Stage("main", 25, env={"size": 8})], "baseline": "step_group", "episodes_per_task": 4},
-    "reinforce": {"stages": [Stage("main", 25, env={"size": 8})], "baseline": "leave_one_out", "episodes_per_task": 4},
+    "gigpo": {"stages": [Stage("main", 25, env={"size": 8})], "advantage": StepGroup(), "episodes_per_task": 4},
+    "reinforce": {"stages": [Stage("main", 25, env={"size": 8})], "advantage": LeaveOneOut(), "episodes_per_task": 4},
     "ppo": {
         "stages": [Stage("main", 8, env={"size": 8})],
-        "baseline": "value",
-        "num_iterations": 3,
-        "num_minibatches": 2,
-        "epsilon": 0.2,
+        "advantage": value_head(),
+        "update": ppo(num_iterations=3, num_minibatches=2),
     },
 }
 
@@ -211,7 +200,8 @@ LEARNING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", LEARNING)
 def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
-    options = {"episodes": 48, "learning_rate": 5e-3, "learning_rate_end": 0.2, "entropy": 0.05, "save_every": 100}
+    options = {"episodes": 48, "learning_rate": 5e-3, "learning_rate_end": 0.2, "save_every": 100}
+    options["terms"] = Terms(entropy=EntropyBonus(0.05, 1.0))
     done = run(tmp_path, gpt2(spread=0.1), **options, **LEARNING[algorithm]).train()
     successes = [iteration.success for iteration in done.iterations]
     assert fmean(successes[:2]) < 0.75
@@ -253,7 +243,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         stages=[stage(2)],
         episodes=6,
         micro_batch_tokens=300,  # other batches than the rollout's
-        epsilon=clip,
+        update=ppo(epsilon=clip),
         learning_rate=1e-30,
     ).train()
     assert [iteration.clipped for iteration in done.iterations] == [0.0, 0.0]
@@ -263,15 +253,15 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
 
 @pytest.mark.slow
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
-    done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], num_iterations=2, epsilon=TINY_CLIP).train()
+    done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], update=ppo(num_iterations=2, epsilon=TINY_CLIP)).train()
     assert done.iterations[0].clipped > 0.3  # of two passes, mostly steps of the second
 
 
 @pytest.mark.slow
 def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_that_sampled(tmp_path):
     def trained(name, passes, **options):
-        options |= {"stages": [stage(1)], "num_iterations": passes, "epsilon": 0.2, "learning_rate": 1e-2}
-        return run(tmp_path / name, gpt2(spread=0.1), **options)
+        update = ppo(num_iterations=passes, **options)
+        return run(tmp_path / name, gpt2(spread=0.1), stages=[stage(1)], update=update, learning_rate=1e-2)
 
     two, four = trained("two", 2).train(), trained("four", 4).train()
     stopped = trained("stopped", 4, target_kl=1e-4).train()  # which only the second pass sees
@@ -284,7 +274,7 @@ def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_
 @pytest.mark.slow
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for(tmp_path, bootstrap):
-    options = {"baseline": "value", "bootstrap_truncated": bootstrap, "episodes": 16}
+    options = {"advantage": value_head(bootstrap_truncated=bootstrap), "episodes": 16}
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(2)], **options).train()
     cut = [episode.last_value != 0 for episode in done.episodes[-1] if episode.truncated]
     assert cut == [bootstrap] * len(cut) != []
@@ -293,7 +283,7 @@ def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for
 @pytest.mark.slow
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_an_episode_that_is_credited_with_more_than_it_was_paid_is_not_replayed(tmp_path, bootstrap):
-    options = {"baseline": "value", "bootstrap_truncated": bootstrap, "replay_size": 50, "replay_episodes": 1}
+    options = {"advantage": value_head(bootstrap_truncated=bootstrap), "replay": Replay(size=50, episodes=1)}
     done = run(tmp_path, stages=[stage(1, replay_threshold=-100.0)], episodes=8, **options).train()
     [played] = done.episodes
     kept = [episode for episode in played if not (bootstrap and episode.truncated)]
@@ -369,11 +359,10 @@ class HalfBlind:
 @pytest.mark.slow
 def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_path):
     rewards, seen = {"rater": 1.0}, []
-    plain = {"gamma": 1.0, "baseline": "none", "normalize_advantages": False}
-    replay = {"replay_size": 50, "replay_episodes": 1}
+    plain = {"gamma": 1.0, "advantage": NoBaseline(normalize=False), "replay": Replay(size=50, episodes=1)}
     trainer = ReflectRLTrainer(
         gpt2(),
-        config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain, **replay),
+        config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain),
         tokenizer(),
         env=NumberLine,
         seats=[Seat("rater", HalfBlind())],
@@ -404,7 +393,7 @@ class AtTheEnd:
 @pytest.mark.parametrize("alike", [True, False])
 def test_episodes_that_are_rated_alike_change_no_weight(tmp_path, alike):
     rater = AtTheEnd(lambda view: 1.0 if alike else float(len(view.past)))
-    plain = {"baseline": "none", "normalize_advantages": False, "rewards": {"rater": 1.0}}
+    plain = {"advantage": NoBaseline(normalize=False), "rewards": {"rater": 1.0}}
     done = run(tmp_path, seats=[Seat("rater", rater)], stages=[stage(1)], **plain).train()
     assert same(done.weights, gpt2().state_dict()) == alike
 

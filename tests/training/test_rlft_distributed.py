@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 from rlft_on_ranks import OPTIONS, correct, train, validate
@@ -10,13 +11,13 @@ from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
 from warm_processes import start_ranks
 
-from reflectrl.config.rlft import RLFTSettings, Terms, ValueTerm
+from reflectrl.config.advantage import rewards_to_go
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import action_distribution
 from reflectrl.rollout import episode_metrics
-from reflectrl.training.advantage import rewards_to_go
 from reflectrl.training.batch import step_samples, weighted_rewards
 from reflectrl.training.rewards import Novelty, RewardScale
 
@@ -66,7 +67,8 @@ def rewarded(episodes):
     played = Novelty().rewarded(played, 1.0, lambda counts: counts)
     scale = RewardScale()
     rewards = [weighted_rewards(episode, OPTIONS["rewards"]) for episode in played]
-    scale.add(torch.cat([rewards_to_go(each, 0.9) for each in rewards]), lambda *numbers: [list(numbers)])
+    returns = np.concatenate([rewards_to_go(each, 0.9) for each in rewards])
+    scale.add(torch.from_numpy(returns), lambda *numbers: [list(numbers)])
     return [played[:EPISODES], played[EPISODES:]], scale.unit
 
 
@@ -74,8 +76,7 @@ def gradient_step(episodes, unit):
     """Return the weights after one SGD step on ``episodes`` only, computed without the trainer."""
     model = gpt2(spread=0.1)
     add_choice_head(model, value_head=True)
-    terms = Terms(value=ValueTerm())
-    settings = RLFTSettings(gamma=0.9, baseline="value", terms=terms, rewards=OPTIONS["rewards"])
+    settings = RLFTSettings(gamma=0.9, advantage=OPTIONS["advantage"], rewards=OPTIONS["rewards"])
     samples = step_samples(episodes, LAYOUT, settings, unit=unit)
     batch = encoder().batch([sample.view.prompt for sample in samples], torch.device("cpu"))
     distribution, values = action_distribution(model, batch)

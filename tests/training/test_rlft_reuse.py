@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 from tiny import LAYOUT, gpt2, language_model
-from tiny_rlft import run
+from tiny_rlft import ppo, run, value_head
 
 from reflectrl.config.model import LoraSection, ModelSection
-from reflectrl.config.rlft import Stage
+from reflectrl.config.rlft import EntropyBonus, Stage, Terms
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
@@ -41,8 +41,8 @@ def trained(folder, model, iterations=1, **options):
     defaults = {
         "stages": [Stage("main", iterations, env={"size": 6})],
         "episodes": 6,
-        "baseline": "value",
-        "entropy": 0.1,
+        "advantage": value_head(),
+        "terms": Terms(entropy=EntropyBonus(0.1, 1.0)),
         "optim": "sgd",
         "learning_rate": 0.3,
         "layout": LONG,
@@ -160,7 +160,7 @@ def upper():
 
 @pytest.mark.slow
 def test_several_passes_over_upper_layers_learn_the_same_and_read_frozen_ones_once(tmp_path):
-    options = {"num_iterations": 3, "num_minibatches": 2, "epsilon": 0.2, "learning_rate": 0.1}
+    options = {"update": ppo(num_iterations=3, num_minibatches=2), "learning_rate": 0.1}
     read = {}
 
     def model(name):

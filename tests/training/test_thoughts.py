@@ -12,9 +12,10 @@ import torch
 from run_folders import episode
 from thinkers import Thinks
 from tiny import LABELS, encoder, gpt2, language_model, tokenizer
-from tiny_rlft import config
+from tiny_rlft import config, value_head
 
-from reflectrl.config.rlft import RLFTSettings, Stage, Terms, ThoughtTerm, ValueTerm
+from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
+from reflectrl.config.rlft import RLFTSettings, Stage, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
@@ -304,25 +305,23 @@ def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alo
         rewards={"env": 1.0, "format": 5.0},
         format_into_return=apart,
         gamma=0.5,
-        baseline="none",
-        normalize_advantages=False,
+        advantage=NoBaseline(normalize=False),
     )
     samples = step_samples([three], PromptFormat(), settings)
     assert [sample.advantage for sample in samples] == pytest.approx(returns)
     assert [sample.target for sample in samples] == pytest.approx(returns)
 
 
-@pytest.mark.parametrize("baseline", ["batch", "step_group"])
-def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against_the_baseline(baseline):
+@pytest.mark.parametrize("estimator", [BatchMean, StepGroup])
+def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against_the_baseline(estimator):
     (turn,) = episode().turns
     values = [{"env": 0.0, "format": each} for each in (1.0, 0.0, 1.0)]
     three = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
     settings = RLFTSettings(
         rewards={"env": 1.0, "format": 2.0},
         format_into_return=True,
-        baseline=baseline,
+        advantage=estimator(normalize=False),
         episodes_per_task=2,
-        normalize_advantages=False,
     )
     found = [sample.advantage for sample in step_samples([three], PromptFormat(), settings)]
     assert found == pytest.approx([2 / 3, -4 / 3, 2 / 3])
@@ -336,9 +335,7 @@ def test_with_a_value_head_the_reward_of_the_format_counts_for_its_own_step_alon
         rewards={"env": 1.0, "format": 5.0},
         format_into_return=True,
         gamma=0.5,
-        baseline="value",
-        terms=Terms(value=ValueTerm()),
-        normalize_advantages=False,
+        advantage=value_head(normalize=False),
     )
     samples = step_samples([replace(episode(), turns=tuple(turns))], PromptFormat(), settings)
     assert [sample.target for sample in samples] == pytest.approx([5.25, 0.5, 6.0])
@@ -368,7 +365,7 @@ def test_a_local_corrector_is_frozen(tmp_path):
 def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_path):
     _, trainer = trainer_of(tmp_path, thought_lambda=weight)
     layout, policy = layout_of("thought_choice"), trainer.policy
-    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(baseline="none"))
+    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(advantage=NoBaseline()))
     [part] = policy.divide([each.view for each in samples], [each.decision for each in samples], max_tokens=10_000)
     samples = [samples[index] for index in part.indices]
     scores = policy.score(part)
@@ -382,7 +379,7 @@ def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_pat
 def test_the_divergence_since_sampling_is_that_of_the_whole_text_whatever_the_weight_of_its_thought(weight, tmp_path):
     _, trainer = trainer_of(tmp_path, thought_lambda=weight)
     layout, policy = layout_of("thought_choice"), trainer.policy
-    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(baseline="none"))
+    samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(advantage=NoBaseline()))
     [part] = policy.divide([each.view for each in samples], [each.decision for each in samples], max_tokens=10_000)
     samples, scores = [samples[index] for index in part.indices], policy.score(part)
     assert trainer.minibatch_loss(samples, scores).kl.item() == pytest.approx(0, abs=1e-4)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
-from reflectrl.training.advantage import (
+from reflectrl.config.advantage import (
     STD_FLOOR,
     generalized_advantages,
     leave_one_out,
@@ -48,28 +48,28 @@ def test_generalized_advantages_by_hand(gae_lambda, last_value, expected):
     ],
 )
 def test_the_leave_one_out_baseline_is_the_mean_of_the_visits_of_other_episodes(returns, groups, episodes, expected):
-    found = leave_one_out(torch.tensor(returns), torch.tensor(groups), torch.tensor(episodes))
+    found = leave_one_out(np.array(returns), np.array(groups), np.array(episodes))
     assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("groups", [[0, 0, 0, 1, 1], [0, 1, 2, 3, 3], [0, 0, 1, 0, 0]])
 def test_no_leave_one_out_baseline_depends_on_a_return_of_its_own_episode(groups):
-    returns, episodes = torch.randn(5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 1, 1, 2])
-    baseline = leave_one_out(returns, torch.tensor(groups), episodes)
+    returns, episodes = np.random.default_rng(0).normal(size=5), np.array([0, 0, 1, 1, 2])
+    baseline = leave_one_out(returns, np.array(groups), episodes)
     for episode in range(3):
         own = episodes == episode
-        again = leave_one_out(returns + 100.0 * own, torch.tensor(groups), episodes)
-        assert torch.allclose(again[own], baseline[own], atol=1e-4)
-        assert not torch.allclose(again[~own], baseline[~own], atol=1e-4)
+        again = leave_one_out(returns + 100.0 * own, np.array(groups), episodes)
+        assert np.allclose(again[own], baseline[own], atol=1e-4)
+        assert not np.allclose(again[~own], baseline[~own], atol=1e-4)
 
 
 def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of_the_step_in_its_state():
     found = step_grouped(
-        totals=torch.tensor([1.0, 5.0, 7.0]),  # means of the tasks: 3 and 7, which only one episode plays
-        tasks=torch.tensor([0, 0, 1]),
-        returns=torch.tensor([1.0, 4.0, 7.0, 3.0, 8.0]),  # means of the states: 4, 3 and 8
-        states=torch.tensor([0, 0, 0, 1, 2]),
-        episodes=torch.tensor([0, 1, 1, 1, 2]),  # the second reaches state 0 twice
+        totals=np.array([1.0, 5.0, 7.0]),  # means of the tasks: 3 and 7, which only one episode plays
+        tasks=np.array([0, 0, 1]),
+        returns=np.array([1.0, 4.0, 7.0, 3.0, 8.0]),  # means of the states: 4, 3 and 8
+        states=np.array([0, 0, 0, 1, 2]),
+        episodes=np.array([0, 1, 1, 1, 2]),  # the second reaches state 0 twice
         weight=0.5,
     )
     assert found.tolist() == [-2.0 - 1.5, 2.0 + 0.0, 2.0 + 1.5, 2.0, 0.0]
@@ -79,4 +79,4 @@ def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of
     ("advantages", "expected"), [([1.0, 5.0], 2.0), ([0.02, -0.02], STD_FLOOR), ([0.3], STD_FLOOR)]
 )
 def test_the_spread_of_advantages_is_their_deviation_and_never_less_than_the_floor(advantages, expected):
-    assert spread(torch.tensor(advantages)).item() == pytest.approx(expected)
+    assert spread(np.array(advantages)) == pytest.approx(expected)
