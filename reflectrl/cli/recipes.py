@@ -33,12 +33,13 @@ def ls() -> None:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Shipped recipe or YAML file.", autocompletion=complete_recipe)],
+    arm: Annotated[str | None, typer.Option("--arm", metavar="NAME", help="Variant of the recipe.")] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY.SUB=VALUE")] = None,
 ) -> None:
     """Print a whole recipe, with parents, overrides and defaults."""
     from reflectrl.config import dump_recipe, load_recipe
 
-    say(dump_recipe(load_recipe(name, overrides or ())), end="")
+    say(dump_recipe(load_recipe(name, overrides or (), arm=arm)), end="")
 
 
 @app.command()
@@ -46,7 +47,7 @@ def cp(
     name: Name,
     dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
 ) -> None:
-    """Copy a shipped recipe under the name of its file; its 'extends' keeps working."""
+    """Copy a shipped recipe with its arms under the name of its file; its 'extends' keeps working."""
     import yaml
 
     from reflectrl.config import recipe_text

@@ -28,6 +28,9 @@ StageRecipe = Annotated[
         autocompletion=complete_recipe,
     ),
 ]
+ArmOption = Annotated[
+    str | None, typer.Option("--arm", metavar="NAME", help="Variant of the recipe, one of the 'arms' in its file.")
+]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 RunOption = Annotated[
     str | None,
@@ -49,6 +52,7 @@ Minutes = Annotated[
 
 def gen_data(
     recipe: StageRecipe = None,
+    arm: ArmOption = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -64,22 +68,24 @@ def gen_data(
     """Stage 1a: write the teacher's episodes and the SFT rows."""
     if dry_run and batch is not None:
         raise InvalidInput("--dry-run and --batch were given, but the estimate is of single calls; leave one out.")
-    _stages(("gen-data",), recipe, runs, run, overrides, max_cost=max_cost, dry_run=dry_run, batch=batch)
+    _stages(("gen-data",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost, dry_run=dry_run, batch=batch)
 
 
 def sft(
     recipe: StageRecipe = None,
+    arm: ArmOption = None,
     player: Annotated[Literal["reflector", "policy", "both"], typer.Option(help="Players to train.")] = "both",
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     overrides: Overrides = None,
 ) -> None:
     """Stage 1b: fine-tune the reflector and the policy on the rows."""
-    _stages(("sft",), recipe, runs, run, overrides, players=None if player == "both" else (player,))
+    _stages(("sft",), recipe, runs, run, overrides, arm=arm, players=None if player == "both" else (player,))
 
 
 def rlft(
     recipe: StageRecipe = None,
+    arm: ArmOption = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -88,10 +94,10 @@ def rlft(
 ) -> None:
     """Stage 2: train the policy by online RL, reflector frozen."""
     if not profile:
-        _stages(("rlft",), recipe, runs, run, overrides, max_cost=max_cost)
+        _stages(("rlft",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
         return
     with profiling() as measured:
-        _stages(("rlft",), recipe, runs, run, overrides, max_cost=max_cost)
+        _stages(("rlft",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
     from reflectrl.report.profile import print_profile
 
     print_profile(measured)
@@ -99,17 +105,19 @@ def rlft(
 
 def evaluate(
     recipe: StageRecipe = None,
+    arm: ArmOption = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
     overrides: Overrides = None,
 ) -> None:
     """Play the evaluation tasks with every policy of the recipe."""
-    _stages(("eval",), recipe, runs, run, overrides, max_cost=max_cost)
+    _stages(("eval",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
 
 
 def run(
     recipe: StageRecipe = None,
+    arm: ArmOption = None,
     runs: RunsOption = Path("runs"),
     run: RunOption = None,
     max_cost: MaxCost = None,
@@ -121,19 +129,25 @@ def run(
         list[str] | None,
         typer.Option(metavar="KEY=A,B", help="Several values of a recipe key, with every seed; may be repeated."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, with --seeds or --grid.")] = 1,
+    arms: Annotated[
+        str | None,
+        typer.Option(metavar="all|A,B", help="The recipe and all of its arms, or some, with every seed, compared."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, with --seeds, --grid or --arms.")] = 1,
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
     overrides = [*(overrides or ()), *([] if minutes is None else [f"budget.minutes={minutes:g}"])]
-    if seeds or grid:
+    if seeds or grid or arms:
         if recipe is None:
-            raise InvalidInput("--seeds or --grid was given without --recipe; say which recipe to run.")
-        _sweep(recipe, runs, run, overrides, seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost)
+            raise InvalidInput("--seeds, --grid or --arms was given without --recipe; say which recipe to run.")
+        _sweep(
+            recipe, runs, run, overrides, arm=arm, arms=arms, seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost
+        )
         return
     if jobs > 1:
-        raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds or --grid with it.")
-    done = _stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost)
+        raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds, --grid or --arms with it.")
+    done = _stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
     say(f"report: {done.report()}")
 
 
@@ -168,24 +182,29 @@ def _sweep(
     run: str | None,
     overrides: list[str],
     *,
+    arm: str | None,
+    arms: str | None,
     seeds: str | None,
     grid: list[str],
     jobs: int,
     max_cost: float | None,
 ) -> None:
     """Check the recipe of every run before the first begins, run them, and print their comparison."""
-    from reflectrl.config import load_recipe
+    from reflectrl.config import arm_names, load_recipe
     from reflectrl.pipeline import sweep
     from reflectrl.pipeline.console import Reporter
     from reflectrl.report.compare import compare, print_comparison
     from reflectrl.report.runs import read_runs
     from reflectrl.report.verdict import judged_of
 
+    if arm is not None and arms is not None:
+        raise InvalidInput(f"--arm {arm} and --arms {arms} were given; leave one out.")
     base = load_recipe(recipe, overrides)
     name = _run_folder(runs, run, base).name
     numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
     shared = overrides if seeds else [each for each in overrides if not each.startswith("seed=")]  # base.seed has it
-    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), shared)
+    chosen = [arm] if arms is None else [None, *(arm_names(recipe) if arms == "all" else arms.split(","))]
+    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), shared, arms=chosen)
     waiting = sweep.unfinished(planned)
     reporter = Reporter()
     if len(waiting) < len(planned):
@@ -217,6 +236,7 @@ def _stages(
     run: str | None,
     overrides: list[str] | None,
     *,
+    arm: str | None = None,
     players: tuple[Player, ...] | None = None,
     max_cost: float | None = None,
     dry_run: bool = False,
@@ -234,7 +254,7 @@ def _stages(
             "neither --recipe nor --run was given; give --recipe to begin a run, or --run to continue one with the "
             f"recipe of its folder{guess or '.'}"
         )
-    checked = load_recipe(recipe or load_saved_recipe(runs / str(run) / RECIPE), overrides or ())
+    checked = load_recipe(recipe or load_saved_recipe(runs / str(run) / RECIPE), overrides or (), arm=arm)
     folder = _run_folder(runs, run, checked)
     here = Run(folder, checked)
     try:

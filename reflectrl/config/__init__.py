@@ -1,6 +1,23 @@
 """Recipes: one YAML file per experiment, checked against one schema."""
 
-from reflectrl.config.load import check_recipe, dump_recipe, load_recipe, load_saved_recipe, recipe_names, recipe_text
+from reflectrl.config.load import (
+    arm_names,
+    check_recipe,
+    dump_recipe,
+    load_recipe,
+    load_saved_recipe,
+    recipe_names,
+    recipe_text,
+)
 from reflectrl.config.schema import Recipe
 
-__all__ = ["Recipe", "check_recipe", "dump_recipe", "load_recipe", "load_saved_recipe", "recipe_names", "recipe_text"]
+__all__ = [
+    "Recipe",
+    "arm_names",
+    "check_recipe",
+    "dump_recipe",
+    "load_recipe",
+    "load_saved_recipe",
+    "recipe_names",
+    "recipe_text",
+]

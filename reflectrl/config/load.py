@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-import inspect
+import itertools
+import re
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +18,15 @@ from pydantic import ValidationError
 
 from reflectrl.config.budget import note_stated
 from reflectrl.config.endpoint import endpoints_of, price_mistakes
-from reflectrl.config.rlft import RLFTSettings, Stage
+from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.schema import Recipe, in_full
 from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
-from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
+from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.files import read_text
-from reflectrl.core.layout import AGENT, DATASET
+from reflectrl.core.layout import AGENT
 from reflectrl.core.nested import section_at
-from reflectrl.core.registry import env_class
 from reflectrl.core.settings import default_kinds, misplaced_booleans, mistakes, refusal
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ class _Source:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the shipped recipes: ``["dangerous_taxi/nano", ...]``."""
+    """Return the names of the shipped recipes and their arms: ``["dangerous_taxi/nano", ...]``."""
+    return sorted(_shipped())
+
+
+@cache
+def _shipped() -> Mapping[str, tuple[str, str | None]]:
+    """Return the file of each shipped recipe, and its arm in it, by the recipe's name."""
 
     def walk(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
@@ -53,34 +60,73 @@ def recipe_names() -> list[str]:
             elif entry.name.endswith(".yaml"):
                 yield prefix + entry.name.removesuffix(".yaml")
 
-    return sorted(walk(files("reflectrl.recipes"), ""))
+    found: dict[str, tuple[str, str | None]] = {}
+    for name in walk(files("reflectrl.recipes"), ""):
+        _, start, arms = _text(name).partition("\narms:\n")
+        found |= {name: (name, None)}
+        found |= {f"{name}_{arm}": (name, arm) for arm in re.findall(r"^  (\w+):", arms, re.MULTILINE) if start}
+    return found
+
+
+def _text(name: str) -> str:
+    return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def recipe_text(name: str) -> str:
-    """Return the YAML of a shipped recipe.
+    """Return the YAML of a shipped recipe, without its arms; that of an arm extends the recipe.
 
     Raises:
         InvalidInput: an unknown name.
 
     """
-    if name not in recipe_names():
+    if name not in _shipped():
         raise InvalidInput(f"recipe {name!r} is unknown; {nearest(name, recipe_names())}")
-    return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    file, arm = _shipped()[name]
+    own, _, arms = _text(file).partition("\narms:\n")
+    if arm is None:
+        return f"{own.rstrip()}\n"
+    [*_, below] = re.split(rf"^  {arm}:.*\n", arms, maxsplit=1, flags=re.MULTILINE)
+    lines = [line[4:] for line in itertools.takewhile(lambda line: line.startswith("    "), below.splitlines())]
+    head = [*itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    body = lines[len(head) :]
+    within = body.pop(0).removeprefix("extends: ") if body and body[0].startswith("extends: ") else None
+    parent = file if within is None else f"{file}_{within}" if f"{file}_{within}" in _shipped() else within
+    named = [] if any(line.startswith("name: ") for line in body) else [f"name: {load_recipe(name).name}"]
+    return "\n".join([*head, f"# reflectrl run --recipe {name}", f"extends: {parent}", *named, *body, ""])
 
 
-def load_recipe(recipe: str | Path | Mapping[str, object] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+def arm_names(recipe: str | Path) -> list[str]:
+    """Return the names of a recipe's arms, in the order of its file; ``recipe`` as in ``load_recipe``.
+
+    Raises:
+        InvalidInput: no such recipe.
+
+    """
+    identity, text, _, _ = _located(str(recipe), Path(), ())
+    return [*_arms(_values(identity, text))]
+
+
+def load_recipe(
+    recipe: str | Path | Mapping[str, object] | Recipe,
+    overrides: Sequence[str] = (),
+    *,
+    arm: str | None = None,
+) -> Recipe:
     """Read a recipe, apply ``key.sub=value`` overrides, and check it against the schema.
 
     Args:
         recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``.
         overrides: changes to the recipe, as ``key.sub=value``.
+        arm: one of the variants that a recipe file lists as ``arms``; absent: the recipe itself.
 
     Raises:
         InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
 
     """
     if isinstance(recipe, str | Path):
-        name, source = str(recipe), _read(str(recipe), Path(), ())
+        name, source = str(recipe), _read(str(recipe), Path(), (), arm)
+    elif arm is not None:
+        raise InvalidInput(f"arm={arm!r} was given with a recipe that is not a file; expected a name or a path.")
     else:
         values = recipe.model_dump() if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
         name = str(values.get("name", "without a name"))
@@ -138,98 +184,6 @@ def _checked(name_or_path: str, source: _Source) -> Recipe:
     return recipe
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Check that the environment of ``recipe`` exists and has its options and splits, by constructing each variant.
-
-    Raises:
-        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
-
-    """
-    name, base = recipe.env.name, recipe.env.options
-    known = inspect.signature(env_class(name)).parameters
-    stages = recipe.rlft.stages if recipe.rlft else []
-    settings = {"env.options": base, "eval.env": recipe.eval.env}
-    settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
-    # the tasks of a dataset section are made later, in gen-data
-    chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
-    longest = None  # menu of env.options, for which the labels are made
-    problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
-    if recipe.dataset and DATASET not in known:
-        problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
-    for where, options in settings.items():
-        for option in [option for option in options if option not in known]:
-            given = f"unknown option, given {options[option]!r}"
-            problems[f"{where}.{option}"] = f"{where}.{option}: {given}; {nearest(option, known)}"
-        try:
-            env = make_env(name, **{option: value for option, value in {**base, **options}.items() if option in known})
-        except (TypeError, ValueError) as error:
-            problems.setdefault(str(error), f"{where}: {error}")
-        else:
-            longest = env.max_actions if where == "env.options" else longest
-            if longest is not None and env.max_actions > longest:
-                problems[where] = (
-                    f"{where}: its menus have up to {env.max_actions} actions, but those of env.options, for which the "
-                    f"policy's labels are made, {longest}; set env.options to the longest menus."
-                )
-            for split in [split for split in recipe.eval.splits if split not in env.splits]:
-                problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
-            if where == "eval.env" and not recipe.dataset:
-                problems |= {why: why for why in _nothing_to_evaluate(recipe, env)}
-            if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
-                problems.setdefault(unseen, f"{where}: {unseen}")
-            if where in chosen and (missing := _without_tasks(chosen[where], env)) is not None:
-                problems.setdefault(missing, f"{where.removesuffix('env')}tasks: {missing}")
-    if problems:
-        raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
-
-
-def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
-    """Return why a curriculum stage has no tasks; ``None`` if it has, or if the environment's data is not here."""
-    try:
-        env.split_tasks("train")
-    except InvalidInput:
-        return None
-    try:
-        stage.choose(env)
-    except InvalidInput as error:
-        return str(error)
-    return None
-
-
-def _nothing_to_evaluate(recipe: Recipe, env: NatLangEnv) -> Iterator[str]:
-    """Yield why there is nothing to evaluate on, unless the environment's data is not here."""
-    prefixes = tuple(recipe.eval.tasks)
-    for split in (split for split in recipe.eval.splits if split in env.splits):
-        try:
-            ids = [task.id for task in env.any_tasks(split)]
-        except InvalidInput:
-            continue
-        if not ids:
-            yield f"eval.split: environment {recipe.env.name!r} has no tasks in split {split!r}; choose another split."
-        elif prefixes and not any(each.startswith(prefixes) for each in ids):
-            yield f"eval.tasks: no task of split {split!r} begins with one of them; {nearest(prefixes[0], ids)}"
-
-
-def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> str | None:
-    """Return why players of ``recipe`` cannot see a state of ``env``, made with ``options``; ``None`` if they can."""
-    layout = recipe.layout(env.instructions)
-    if not layout.images and options.get("observation") != "image":
-        return None
-    env.reset(seed=0)
-    try:
-        for role in layout.images:
-            layout.prompt(role, env.observation, (), {})
-    except InvalidInput as error:
-        return str(error)
-    blind = [role for role in recipe.reading_roles if role not in layout.images]
-    if blind and not env.observation.text.strip():
-        return (
-            f"states are shown as pictures without text, but these players read text: {', '.join(blind)}; set the "
-            "environment's option observation to both, or choose players that read pictures"
-        )
-    return None
-
-
 def dump_recipe(recipe: Recipe) -> str:
     """Return the complete recipe, defaults included, as YAML in the schema's order; it loads back equal."""
     values = recipe.model_dump()
@@ -237,29 +191,62 @@ def dump_recipe(recipe: Recipe) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _read(given: str, folder: Path, above: tuple[str, ...]) -> _Source:
-    """Return the values of a recipe, merged over those that it extends; ``above`` are the recipes that extend it."""
-    path = folder / given
-    if given in recipe_names():
-        identity, text, folder = given, recipe_text(given), Path()
-    elif _is(path, Path.is_file):
-        identity, folder = str(path.resolve()), path.parent
-        text = read_text(path, "a recipe, a YAML file in UTF-8")
-    else:
-        what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
-        if (why := _missing_file(given, path)) is not None:
-            raise InvalidInput(
-                f"recipe {what} is no file: {why}; correct the path, or name a shipped recipe, which "
-                "`reflectrl recipes ls` lists."
-            )
+def _read(given: str, folder: Path, above: tuple[str, ...], arm: str | None = None) -> _Source:
+    """Return the values of a recipe or of an arm of it, merged over those that it extends.
+
+    ``above`` are the recipes that extend it.
+    """
+    identity, text, place, named = _located(given, folder, above)
+    if named is not None and arm is not None:
         raise InvalidInput(
-            f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())} "
-            "`reflectrl recipes ls` lists all."
+            f"--arm {arm} was given, but {given!r} is an arm already; name its file, {_shipped()[given][0]}."
         )
-    if identity in above:
-        circle = " -> ".join([*above[above.index(identity) :], identity])
-        raise InvalidInput(f"recipe {identity!r} extends itself: {circle}; remove one extends.")
-    return _extended(_values(identity, text), folder, (*above, identity))
+    arm = named or arm
+    shown = identity if arm is None else f"{identity}, arm {arm}"
+    if shown in above:
+        circle = " -> ".join([*above[above.index(shown) :], shown])
+        raise InvalidInput(f"recipe {shown!r} extends itself: {circle}; remove one extends.")
+    source = _values(identity, text)
+    arms = _arms(source)
+    if arm is None:
+        return _extended(source, place, (*above, shown))
+    if arm not in arms:
+        raise InvalidInput(f"recipe {given!r} has no arm {arm!r}; {nearest(arm, arms)}")
+    change = copy.deepcopy(arms[arm])
+    within = change.pop("extends", None)
+    later = {key: change.pop(key) for key in [*change] if "." in key}
+    change.setdefault("name", f"{source.values.get('name')}_{arm}")
+    _write_in_full(change)
+    if within is None or within in arms:
+        base = _read(given if named is None else _shipped()[given][0], folder, (*above, shown), within)
+    else:
+        base = _read(str(within), place, (*above, shown))
+    merged = _over(base, _Source(change, source.problems))
+    merged.problems += [
+        problem for key, value in later.items() if (problem := _set(merged.values, key.split("."), value))
+    ]
+    _write_in_full(merged.values)
+    return merged
+
+
+def _located(given: str, folder: Path, above: tuple[str, ...]) -> tuple[str, str, Path, str | None]:
+    """Return the identity of a recipe file, its text, the folder of what it extends, and the arm that was named."""
+    path = folder / given
+    if given in _shipped():
+        file, arm = _shipped()[given]
+        return file, _text(file), Path(), arm
+    if _is(path, Path.is_file):
+        return str(path.resolve()), read_text(path, "a recipe, a YAML file in UTF-8"), path.parent, None
+    what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
+    if (why := _missing_file(given, path)) is not None:
+        raise InvalidInput(
+            f"recipe {what} is no file: {why}; correct the path, or name a shipped recipe, which "
+            "`reflectrl recipes ls` lists."
+        )
+    raise InvalidInput(
+        f"recipe {what} is neither a file nor shipped; {nearest(given, recipe_names())} "
+        "`reflectrl recipes ls` lists all."
+    )
 
 
 def _values(identity: str, text: str) -> _Source:
@@ -272,6 +259,21 @@ def _values(identity: str, text: str) -> _Source:
     return _Source(values, problems)
 
 
+def _arms(source: _Source) -> dict[str, dict[str, Any]]:
+    """Take the arms out of a recipe's values: changes by name, each a part of a recipe, or dotted keys."""
+    arms = source.values.pop("arms", None)
+    if arms is None:
+        return {}
+    wrong = not isinstance(arms, dict) or not all(isinstance(each, dict) for each in arms.values())
+    if wrong or not all(re.fullmatch(r"\w+", name) for name in arms):
+        source.problems.append(
+            f"arms: given {reprlib.repr(arms)}; expected a mapping of names to changes, such as "
+            "no_reflection: {players.reflector.player: none}."
+        )
+        return {}
+    return dict(arms)
+
+
 def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     """Return the values of ``source``, which is the last of ``above``, merged over those that it extends."""
     _write_in_full(source.values)
@@ -282,7 +284,11 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
     if not isinstance(parent, str):
         source.problems.append(f"extends: given {parent!r}; expected the name or path of one recipe.")
         return source
-    base = _read(parent, folder, above)
+    return _over(_read(parent, folder, above), source)
+
+
+def _over(base: _Source, source: _Source) -> _Source:
+    """Return the values of ``source`` merged over those of ``base``."""
     _leave_environment(base.values, source.values)
     stated = {f"{where}.price" for where, endpoint in endpoints_of(source.values).values() if "price" in endpoint}
     for where in stated:  # as a whole: a part of another model's price is none of this one's

@@ -1,4 +1,4 @@
-"""Sweeps: one recipe with several seeds and settings, each in its own run folder and process."""
+"""Sweeps: one recipe with several arms, seeds and settings, each in its own run folder and process."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class PlannedRun:
     """Overrides of the recipe, the seed among them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the run's process, in addition to those of this one."""
+    arm: str | None = None
+    """Arm of the recipe; ``None`` for the recipe itself."""
 
     @property
     def log(self) -> Path:
@@ -92,8 +94,10 @@ def plan_runs(
     grid: Sequence[tuple[str, tuple[str, ...]]] = (),
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    *,
+    arms: Sequence[str | None] = (None,),
 ) -> list[PlannedRun]:
-    """Return one run for each seed and each choice of the grid's values, seed by seed.
+    """Return one run for each arm, seed and choice of the grid's values, arm by arm and seed by seed.
 
     Args:
         runs: folder of the run folders.
@@ -103,6 +107,7 @@ def plan_runs(
         grid: keys and their values.
         overrides: changes to the recipe that all runs share.
         environment: environment variables of their processes.
+        arms: arms of the recipe, ``None`` for the recipe itself.
 
     Raises:
         InvalidInput: a key that is given twice, or too many runs.
@@ -117,13 +122,15 @@ def plan_runs(
     short = [key.rpartition(".")[2] for key in keys]
     words = [last if short.count(last) == 1 else key for key, last in zip(keys, short, strict=True)]
     planned: list[PlannedRun] = []
-    for seed, *values in itertools.product(map(str, seeds), *(values for _, values in grid)):
+    for arm, seed, *values in itertools.product(arms, map(str, seeds), *(values for _, values in grid)):
         if len(planned) == MAX_RUNS:
             raise InvalidInput(f"--seeds and --grid ask for more than {MAX_RUNS:,} runs; ask for fewer.")
         parts = [f"{word}{value}" for word, value in zip(words[1:], values, strict=True)] + [f"seed{seed}"]
-        folder = "-".join([name, *(re.sub(r"[^\w.+-]+", "_", part) for part in parts)])
+        folder = "-".join(
+            [name if arm is None else f"{name}_{arm}", *(re.sub(r"[^\w.+-]+", "_", part) for part in parts)]
+        )
         changes = [f"{key}={value}" for key, value in zip(keys, (seed, *values), strict=True)]
-        planned.append(PlannedRun(runs / folder, recipe, (*overrides, *changes), environment or {}))
+        planned.append(PlannedRun(runs / folder, recipe, (*overrides, *changes), environment or {}, arm))
     if len({run.folder for run in planned}) < len(planned):
         raise InvalidInput("two choices of --grid have the same folder name; sweep them one after the other.")
     return planned
@@ -138,7 +145,7 @@ def unfinished(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
     """
     waiting = []
     for each in planned:
-        recipe = load_recipe(each.recipe, each.overrides)
+        recipe = load_recipe(each.recipe, each.overrides, arm=each.arm)
         check_recipe(recipe)
         if not _is_done(each.folder, recipe):
             waiting.append(each)
@@ -211,6 +218,7 @@ class _Worker:
     def __init__(self, run: PlannedRun, extra: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run, self.began = run, time.monotonic()
         command = [sys.executable, "-m", "reflectrl", "run", "--recipe", run.recipe, "--runs", str(run.folder.parent)]
+        command += [] if run.arm is None else ["--arm", run.arm]
         command += ["--run", run.folder.name, *extra, *run.overrides]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         self.log: IO[bytes] = run.log.open("ab")

@@ -1,0 +1,105 @@
+"""``check_recipe``: whether a recipe fits its environment."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+from reflectrl.config.rlft import Stage
+from reflectrl.config.schema import Recipe
+from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
+from reflectrl.core.layout import DATASET
+from reflectrl.core.registry import env_class
+from reflectrl.core.settings import refusal
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Check that the environment of ``recipe`` exists and has its options and splits, by constructing each variant.
+
+    Raises:
+        InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
+
+    """
+    name, base = recipe.env.name, recipe.env.options
+    known = inspect.signature(env_class(name)).parameters
+    stages = recipe.rlft.stages if recipe.rlft else []
+    settings = {"env.options": base, "eval.env": recipe.eval.env}
+    settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
+    # the tasks of a dataset section are made later, in gen-data
+    chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
+    longest = None  # menu of env.options, for which the labels are made
+    problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
+    if recipe.dataset and DATASET not in known:
+        problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
+    for where, options in settings.items():
+        for option in [option for option in options if option not in known]:
+            given = f"unknown option, given {options[option]!r}"
+            problems[f"{where}.{option}"] = f"{where}.{option}: {given}; {nearest(option, known)}"
+        try:
+            env = make_env(name, **{option: value for option, value in {**base, **options}.items() if option in known})
+        except (TypeError, ValueError) as error:
+            problems.setdefault(str(error), f"{where}: {error}")
+        else:
+            longest = env.max_actions if where == "env.options" else longest
+            if longest is not None and env.max_actions > longest:
+                problems[where] = (
+                    f"{where}: its menus have up to {env.max_actions} actions, but those of env.options, for which the "
+                    f"policy's labels are made, {longest}; set env.options to the longest menus."
+                )
+            for split in [split for split in recipe.eval.splits if split not in env.splits]:
+                problems[f"split {split}"] = f"eval.split: unknown split {split!r}; {nearest(split, env.splits)}"
+            if where == "eval.env" and not recipe.dataset:
+                problems |= {why: why for why in _nothing_to_evaluate(recipe, env)}
+            if (unseen := _unseen(recipe, env, {**base, **options})) is not None:
+                problems.setdefault(unseen, f"{where}: {unseen}")
+            if where in chosen and (missing := _without_tasks(chosen[where], env)) is not None:
+                problems.setdefault(missing, f"{where.removesuffix('env')}tasks: {missing}")
+    if problems:
+        raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
+
+
+def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
+    """Return why a curriculum stage has no tasks; ``None`` if it has, or if the environment's data is not here."""
+    try:
+        env.split_tasks("train")
+    except InvalidInput:
+        return None
+    try:
+        stage.choose(env)
+    except InvalidInput as error:
+        return str(error)
+    return None
+
+
+def _nothing_to_evaluate(recipe: Recipe, env: NatLangEnv) -> Iterator[str]:
+    """Yield why there is nothing to evaluate on, unless the environment's data is not here."""
+    prefixes = tuple(recipe.eval.tasks)
+    for split in (split for split in recipe.eval.splits if split in env.splits):
+        try:
+            ids = [task.id for task in env.any_tasks(split)]
+        except InvalidInput:
+            continue
+        if not ids:
+            yield f"eval.split: environment {recipe.env.name!r} has no tasks in split {split!r}; choose another split."
+        elif prefixes and not any(each.startswith(prefixes) for each in ids):
+            yield f"eval.tasks: no task of split {split!r} begins with one of them; {nearest(prefixes[0], ids)}"
+
+
+def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> str | None:
+    """Return why players of ``recipe`` cannot see a state of ``env``, made with ``options``; ``None`` if they can."""
+    layout = recipe.layout(env.instructions)
+    if not layout.images and options.get("observation") != "image":
+        return None
+    env.reset(seed=0)
+    try:
+        for role in layout.images:
+            layout.prompt(role, env.observation, (), {})
+    except InvalidInput as error:
+        return str(error)
+    blind = [role for role in recipe.reading_roles if role not in layout.images]
+    if blind and not env.observation.text.strip():
+        return (
+            f"states are shown as pictures without text, but these players read text: {', '.join(blind)}; set the "
+            "environment's option observation to both, or choose players that read pictures"
+        )
+    return None
