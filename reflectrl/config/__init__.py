@@ -1,8 +1,8 @@
 """Recipes: one YAML file per experiment, checked against one schema."""
 
+from reflectrl.config.env_check import check_recipe
 from reflectrl.config.load import (
     arm_names,
-    check_recipe,
     dump_recipe,
     load_recipe,
     load_saved_recipe,
