@@ -17,7 +17,7 @@ from faulty import restored_registry
 from torch.distributed.run import parse_args as torchrun
 
 from reflectrl.cli.app import app
-from reflectrl.config import check_recipe, load_recipe
+from reflectrl.config import check_recipe, load_recipe, recipe_names
 from reflectrl.config.schema import Recipe
 from reflectrl.core import registry
 from reflectrl.core.settings import sections_of, settings_fields
@@ -95,9 +95,10 @@ def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
     assert [key for key in keys() if not in_schema(key)] == []
     for name in re.findall(r"`(reflectrl(?:\.\w+)+)`", FENCE.sub("", TEXT)):
         resolve_name(name)
-    named = [f"recipes/{name}.yaml" for name in re.findall(r"`(?!builtin/)([a-z_]+/[a-z_0-9]+)`", TEXT)]
-    named += re.findall(r"python (benchmarks/\w+\.py)", TEXT)
-    assert [path for path in named if not (ROOT / path).is_file()] == []
+    named = {*re.findall(r"`(?!builtin/)([a-z_]+/[a-z_0-9]+)`", WITH_README)}
+    assert sorted(named - {*recipe_names()}) == []
+    scripts = re.findall(r"python (benchmarks/\w+\.py)", WITH_README)
+    assert [path for path in scripts if not (ROOT / path).is_file()] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=lambda page: page.stem)

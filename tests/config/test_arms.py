@@ -89,7 +89,7 @@ def test_a_shipped_arm_is_also_a_recipe_by_its_name_and_its_text_can_be_copied(t
     assert named == chosen
     for name in recipe_names():
         (tmp_path / "copy.yaml").write_text(recipe_text(name), encoding="utf-8")
-        assert load_recipe(tmp_path / "copy.yaml") == load_recipe(name, tell=lambda _: None), name
+        assert load_recipe(tmp_path / "copy.yaml") == load_recipe(name), name
 
 
 def test_every_arm_is_run_with_every_seed(mine: Path) -> None:

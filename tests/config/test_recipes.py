@@ -176,7 +176,8 @@ def test_an_ablation_changes_nothing_else(name: str, changed: set[str]) -> None:
 
 # ---- recipes that claim the paper's objective or settings ------------------------------------------------------------
 
-SIBLINGS = [name for name in NAMES if name.endswith(("_rl4vlm", "_gtr", "_nothought")) and "/paper_" in name]
+SIBLINGS = [name for name in NAMES if name.startswith("gym_cards/paper_") or name.startswith("alfworld/paper_rl4vlm")]
+SIBLINGS += ["alfworld/paper_gtr"]
 """Recipes with the settings of RL4VLM and GTR."""
 OTHERS = ["rap/paper_alfworld", "vtifa/paper"]
 PAPERS = [name for name in NAMES if "/paper" in name and name not in (*SIBLINGS, *OTHERS)]
@@ -239,7 +240,7 @@ def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> N
     assert isinstance(rlft.update, PPO)
     assert isinstance(rlft.advantage, GAE)
     assert (lora.r, lora.alpha) == (128, 256)
-    assert (recipe.prompt.action_mode == "enumerated") == name.endswith("_nothought")
+    assert (recipe.prompt.action_mode == "enumerated") == (not name.endswith(("_rl4vlm", "_gtr")))
     if recipe.prompt.action_mode == "json":
         assert (policy.max_new_tokens, policy.temperature) == (256, 0.2)
     assert (rlft.update.epsilon, rlft.update.num_iterations) == (0.1, 4)
