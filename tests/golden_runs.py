@@ -67,7 +67,7 @@ _EXPLORE = (
     "eval.greedy=false",
     "eval.controls=[blank]",
 )
-_CARDS = (*_UNVALIDATED, "rlft.num_iterations=2", "rlft.num_minibatches=2")
+_CARDS = (*_UNVALIDATED, "rlft.update.num_iterations=2", "rlft.update.num_minibatches=2")
 _FEW_WORDS = "players.policy.max_new_tokens=12"
 _WRITES_JSON = (
     "sft.policy.steps=60",
