@@ -24,7 +24,7 @@ from reflectrl.pipeline.pace import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.sft import wanted_players
 from reflectrl.pipeline.survey import Survey, survey
 
-SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.4
+SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
 """Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data and for sft, which end
 earlier where there is nothing more to learn."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 400

@@ -35,6 +35,8 @@ FAR = 0.1
 """Minimum distance of the success rate from the expert's, or from the threshold, at which there is something to say."""
 LEAST = 50
 """Minimum number of rows, steps or episodes behind a share."""
+LEAST_JUDGED = 20
+"""Minimum number of judged reflections; games of three steps have 40 in an evaluation."""
 UNTAUGHT_STARTS = 0.05
 """Maximum number of rows that show a beginning, as a fraction of the tasks in the rows."""
 AMBIGUOUS = 0.15
@@ -243,7 +245,7 @@ def _wider(of: _Evidence) -> str:
 
 def _wrong_reflections(of: _Evidence) -> Cause | None:
     audit = of.row.audit
-    if audit is None or audit.right is None or audit.steps < LEAST:
+    if audit is None or audit.right is None or audit.steps < LEAST_JUDGED:
         return None
     new, good, misled = audit.right_new, audit.good_when_right, audit.good_when_wrong
     right, where = (audit.right, "") if new is None else (new, " in new states")
