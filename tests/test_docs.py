@@ -146,7 +146,7 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     page = ModuleType("corridor_page")
     monkeypatch.setitem(sys.modules, page.__name__, page)  # as a script is the module __main__
     blocks = PYTHON.findall((ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "python.md", "exec"), vars(page))
     printed = capsys.readouterr().out
