@@ -12,7 +12,7 @@ from arms import HERE, content, plan
 from learning import sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
-from siblings import COLUMNS, RECORDED, RECORDS, record, record_of, report
+from siblings import COLUMNS, RECORDED, record, record_of, report
 from studies import STUDIES
 from trained_runs import SMALL, TrainedRuns
 
@@ -101,7 +101,7 @@ def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_
 
 
 @pytest.mark.parametrize("study", [name for name in STUDIES if name.startswith("pretrained_")])
-def test_the_readme_and_the_recipe_say_what_a_pretrained_model_learned_as_its_table_does(study: str) -> None:
+def test_the_short_table_and_the_recipe_say_what_a_pretrained_model_learned_as_its_table_does(study: str) -> None:
     rows = published(study)
     row, silent = rows["**Reflect-RL**"], rows.get("without reflection", {"mean": "-"})
     columns = ("before training", "SFT", "mean", "worst", "blank", "of other states")
@@ -109,7 +109,7 @@ def test_the_readme_and_the_recipe_say_what_a_pretrained_model_learned_as_its_ta
     alone, minutes = silent["mean"].split()[0], f"{float(row['minutes']):.0f}"
     recipe, root = STUDIES[study].arms[0].recipe, HERE.parent
     shown = (row["runs"], before, sft, f"**{mean}**", f"**{worst}**", blank, others, alone, minutes)
-    assert f"| `{recipe}` | {' | '.join(shown)} |" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"| `{recipe}` | {' | '.join(shown)} |" in (HERE / "README.md").read_text(encoding="utf-8")
     head = (root / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8").partition("\n# reflectrl run")[0]
     said = " ".join(head.replace("\n#", "").split())
     assert f"{minutes} processor minutes of training" in said
@@ -164,10 +164,10 @@ def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     assert (found["no thought"]["misread"], found["GTR"]["consistent"]) == ("-", "-")
 
 
-def test_a_table_of_recorded_runs_names_the_machine_that_trained_them() -> None:
-    runs = read_runs(sorted((RECORDS / "pretrained_number_line").iterdir()))
-    said = report("pretrained_number_line", runs, "a command")
-    assert "\non Intel(R) Xeon(R) Processor, 2 cores, one thread a run." in said
+def test_a_table_names_the_machine_that_trained_its_runs(trained_run: TrainedRuns) -> None:
+    [run] = read_runs([trained_run()])
+    assert run.origin is not None
+    assert f"\non {run.origin.hardware}, one thread a run." in report("memory_line", [run], "a command")
 
 
 def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> None:

@@ -203,22 +203,22 @@ def test_fewer_entries_can_be_shown_at_a_time_of_a_synthetic_repository_too() ->
     assert done.out.endswith("answer: README.md\n")
 
 
-def readme_commands(program: str) -> list[list[str]]:
-    """Return the README's commands that begin with ``program``, in order."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def commands_of_the_page(program: str) -> list[list[str]]:
+    """Return the commands on the page of environments that begin with ``program``, in order."""
+    text = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
     return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(program)]
 
 
-def test_the_first_example_of_the_readme_ends_at_a_file_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_example_of_the_page_ends_at_a_file_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    first = readme_commands("reflectrl explore ")[0]
+    first = commands_of_the_page("reflectrl explore ")[0]
     done = explore(*first[1:], typed="cd envs\ncd auto_explore\nls company\nid ambiguity.py\n")
     assert done.code == 0, done.err
     assert done.out.endswith("answer: envs/auto_explore/ambiguity.py\n")
 
 
 def test_a_trained_agent_is_only_shown_in_the_company_that_it_was_trained_on() -> None:
-    shown = [command for command in readme_commands("reflectrl explore ") if "--run" in command]
+    shown = [command for command in commands_of_the_page("reflectrl explore ") if "--run" in command]
     assert shown
     for command in shown:
         assert command[command.index("--run") + 1] == "runs/auto_explore-nano"
