@@ -19,7 +19,6 @@ from reflectrl.serving.server import make_app, serve
 T = TypeVar("T")
 KEY = "sk-of-the-test"
 STATE = {"observation": "Number 2, target 6.", "actions": ["add one", "subtract one"]}
-CHAT = {"model": "reflector", "messages": [{"role": "user", "content": "Number 2, target 6.\nReflection:"}]}
 
 
 def in_process(agent: Agent, bounds: Bounds | None = None, hosts: Sequence[str] = ()) -> TestClient:
@@ -50,8 +49,7 @@ def while_serving(run: Path, talk: Callable[[int], T], bounds: Bounds, key: str 
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
-    """Return the status and the sentence of an error in OpenAI's format."""
-    assert set(answer.json()) == {"error"}
-    assert set(answer.json()["error"]) == {"message", "type", "code"}
-    assert answer.json()["error"]["message"].endswith(".")
-    return answer.status_code, answer.json()["error"]["message"]
+    """Return the status and the sentence of an error."""
+    assert set(answer.json()) == {"detail"}
+    assert answer.json()["detail"].endswith(".")
+    return answer.status_code, answer.json()["detail"]

@@ -51,10 +51,7 @@ def serve(
         float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")
     ] = Bounds.timeout_s,
 ) -> None:
-    """Serve an agent over HTTP until Ctrl-C.
-
-    POST /act maps a state to an action; /v1/chat/completions is the reflector as an OpenAI-compatible chat model.
-    """
+    """Serve an agent over HTTP until Ctrl-C: POST /act maps a state to an action."""
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InvalidInput(

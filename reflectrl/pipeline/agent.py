@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from transformers import PreTrainedTokenizerBase
-
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
@@ -17,7 +15,7 @@ from reflectrl.core.promises import wrong_observation
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import Player, Policy, ReadsHints, Seat
+from reflectrl.players import Policy, ReadsHints, Seat
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
@@ -45,8 +43,6 @@ class Agent:
     policy: Policy
     seats: tuple[Seat, ...]
     """The frozen players."""
-    tokenizers: Mapping[str, PreTrainedTokenizerBase]
-    """Tokenizers of the local models by role: ``policy`` and, unless it is remote or none, ``reflector``."""
 
     def __repr__(self) -> str:
         """Return what a person needs to know."""
@@ -146,11 +142,6 @@ class Agent:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""
         return play_turn(states, policy=self.policy, seats=self.seats, layout=self.layout)
 
-    @property
-    def reflector(self) -> Player | None:
-        """The player that reflects; ``None`` without one."""
-        return next((seat.player for seat in self.seats if seat.role == "reflector"), None)
-
 
 def load_agent(
     run: str | Path,
@@ -194,10 +185,7 @@ def load_agent(
     lm, player = players.lm_policy(name)
     seats = players.seats(lm, name)
     who = f"{name} of {run}"
-    tokenizers = {role: each.tokenizer for role, each in players.readers(lm).items()}
     validated = read_validated(saved_player(run, name))
     if greedy is None:
         greedy = validated is None or validated.plays_greedily
-    return Agent(
-        who, wanted, players.layout, len(players.labels), name, greedy, validated, player(greedy), seats, tokenizers
-    )
+    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, validated, player(greedy), seats)

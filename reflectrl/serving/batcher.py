@@ -11,36 +11,25 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeAlias, overload
 
-from reflectrl.core import InvalidInput, Utterance
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import ModelFailed
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.pipeline.agent import Agent
-from reflectrl.prompts.views import State, View
+from reflectrl.prompts.views import State
 from reflectrl.rollout import Move
 
 MAX_BATCH = 64
 """Requests answered in one batch."""
 
 
-@dataclass(frozen=True)
-class Chat:
-    """Request for the reflector alone, with a prompt written by the client."""
-
-    view: View
-    draw: float
-    """Random draw, uniform in [0, 1)."""
+class Busy(WorkFailed):
+    """The queue of pending requests is full."""
 
 
-Question: TypeAlias = State | Chat
-Answer: TypeAlias = Move | Utterance
-
-
-class Busy(Exception):
-    """The queue of waiting requests is full."""
+class Late(WorkFailed):
+    """A reply took too long."""
 
 
 class Batcher:
@@ -55,7 +44,7 @@ class Batcher:
     def __init__(self, agent: Agent, max_waiting: int) -> None:
         self._agent = agent
         self._max_waiting = max_waiting
-        self._queue: queue.SimpleQueue[tuple[Question, Future[Answer]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[State, Future[Move]] | None] = queue.SimpleQueue()
         # a daemon, so that a chat endpoint that hangs cannot keep the process alive
         self._thread = threading.Thread(target=self._work, name="players", daemon=True)
         self.waiting = 0
@@ -69,29 +58,25 @@ class Batcher:
         """End the thread once the waiting requests are answered."""
         self._queue.put(None)
 
-    @overload
-    async def ask(self, question: State, timeout_s: float) -> Move: ...
-
-    @overload
-    async def ask(self, question: Chat, timeout_s: float) -> Utterance: ...
-
-    async def ask(self, question: Question, timeout_s: float) -> Answer:
-        """Return the answer to one request.
+    async def ask(self, state: State, timeout_s: float) -> Move:
+        """Return the agent's move in ``state``.
 
         Raises:
-            Busy: too many requests wait.
-            TimeoutError: it took too long.
+            Busy: too many requests are pending.
+            Late: it took longer than ``timeout_s``.
             InvalidInput: the prompt is too long for the model.
             WorkFailed: a chat endpoint failed, or a model's numbers are not finite.
 
         """
         if self.waiting >= self._max_waiting:
-            raise Busy
-        answer: Future[Answer] = Future()
+            raise Busy("too many requests are pending; try again in a second.")
+        answer: Future[Move] = Future()
         self.waiting += 1
         try:
-            self._queue.put((question, answer))
+            self._queue.put((state, answer))
             return await asyncio.wait_for(asyncio.wrap_future(answer), timeout_s)
+        except TimeoutError:
+            raise Late("no reply within the time limit; try again later.") from None
         finally:  # the thread skips a request whose client gave up
             self.waiting -= 1
 
@@ -103,12 +88,12 @@ class Batcher:
                     self._queue.put(None)
                     break
                 jobs.append(job)
-            if jobs := [(asked, answer) for asked, answer in jobs if answer.set_running_or_notify_cancel()]:
+            if jobs := [job for job in jobs if job[1].set_running_or_notify_cancel()]:
                 self._answer(jobs)
 
-    def _answer(self, jobs: Sequence[tuple[Question, Future[Answer]]]) -> None:
+    def _answer(self, jobs: Sequence[tuple[State, Future[Move]]]) -> None:
         try:
-            answers = _answers(self._agent, [question for question, _ in jobs])
+            moves = self._agent.play([state for state, _ in jobs])
         except (InvalidInput, ModelFailed, RejectedReply, Refused) as error:
             if len(jobs) > 1:  # perhaps only one of them cannot be answered: the others get their answers
                 half = len(jobs) // 2
@@ -120,16 +105,5 @@ class Batcher:
             for _, answer in jobs:
                 answer.set_exception(error)
         else:
-            for (_, promised), found in zip(jobs, answers, strict=True):
-                promised.set_result(found)
-
-
-def _answers(agent: Agent, questions: Sequence[Question]) -> list[Answer]:
-    """Play a turn in every state and let the reflector answer every chat, as one batch."""
-    moves = iter(agent.play([question for question in questions if isinstance(question, State)]))
-    chats = [question for question in questions if isinstance(question, Chat)]
-    said: list[Utterance] = []
-    if chats and agent.reflector is not None:  # without one, the server refuses chats
-        said = agent.reflector.say([chat.view for chat in chats], [chat.draw for chat in chats])
-    words = iter(said)
-    return [next(moves) if isinstance(question, State) else next(words) for question in questions]
+            for (_, answer), move in zip(jobs, moves, strict=True):
+                answer.set_result(move)

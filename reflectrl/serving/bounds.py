@@ -14,6 +14,6 @@ class Bounds:
     max_waiting: int = 1024
     """Maximum number of pending requests."""
     max_idle: int = 1024
-    """Number of connections that may be open besides those of pending requests."""
+    """Number of connections that may be open in addition to those of pending requests."""
     timeout_s: float = 30.0
-    """Seconds for a request to arrive, and then for its reply."""
+    """Seconds for the body of a request to arrive, and then for its reply."""

@@ -1,55 +1,44 @@
-"""``serve``: an agent over HTTP, with ``/act`` for both players and an OpenAI-compatible chat for the reflector.
+"""``serve``: an agent over HTTP, whose ``/act`` maps a state to an action.
 
-The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log.
+The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
+clients that open connections without sending a request are left to a reverse proxy.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import math
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from fastapi.responses import JSONResponse
 
 from reflectrl import __version__
-from reflectrl.core import InvalidInput, Observation, WorkFailed, nearest
+from reflectrl.config.agent_file import read_agent_file
+from reflectrl.core import InvalidInput, Observation, WorkFailed
 from reflectrl.core.errors import ModelFailed
-from reflectrl.core.seeds import draw
+from reflectrl.core.layout import POLICIES
 from reflectrl.core.stop import tell_user
-from reflectrl.pipeline.agent import Agent
-from reflectrl.prompts import Prompt
-from reflectrl.prompts.format import REFLECTION_CUE
-from reflectrl.prompts.views import View
-from reflectrl.serving.batcher import Batcher, Busy, Chat
+from reflectrl.pipeline.agent import Agent, load_agent
+from reflectrl.pipeline.folder import read_recipe
+from reflectrl.serving.batcher import Batcher, Busy, Late
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.gate import Gate, RequestRefused, busy, error_reply
-from reflectrl.serving.service import load_served_agent, reflector_info
-from reflectrl.serving.wire import (
-    MAX_NAME_CHARS,
-    REFLECTOR,
-    ActReply,
-    ActRequest,
-    ChatReply,
-    ChatRequest,
-    ErrorReply,
-    describe_mistakes,
-)
+from reflectrl.serving.gate import Gate, error_reply
+from reflectrl.serving.wire import ActReply, ActRequest, ErrorReply, describe_mistakes
 
 MAX_CHARS_PER_TOKEN = 32
 """Maximum length of the texts of a request, in characters per token of the longest prompt."""
+STATUSES: Mapping[type, int] = {InvalidInput: 422, WorkFailed: 502, ModelFailed: 500, Busy: 503, Late: 504}
+"""HTTP statuses of errors; of an error with several classes in it, that of the most special one."""
 
 
 def serve(
@@ -98,57 +87,19 @@ def serve(
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=_prompt_protocol(bounds),
+                http="h11",
                 loop="asyncio",
                 ws="none",
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
+                limit_concurrency=bounds.max_waiting + bounds.max_idle,
                 timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
             )
         )
         with _stopped_by_signals(server):
             server.run(sockets=[listener])
-
-
-def _prompt_protocol(bounds: Bounds) -> type[H11Protocol]:
-    """Return uvicorn's protocol that limits the size of headers; here, they must also come in time.
-
-    Of too many connections, it refuses the new ones; uvicorn's ``limit_concurrency`` would refuse all requests.
-    """
-
-    class PromptProtocol(H11Protocol):
-        deadline: asyncio.TimerHandle
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in its base
-            super().connection_made(transport)
-            if len(self.connections) > bounds.max_waiting + bounds.max_idle:
-                self.app = busy(close=True)
-            self._expect_request()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.deadline.cancel()
-            super().connection_lost(exc)
-
-        def on_response_complete(self) -> None:
-            self.deadline.cancel()
-            self._expect_request()
-            super().on_response_complete()  # which may begin the next request
-
-        def send_400_response(self, msg: str) -> None:
-            if self.cycle is not None:  # a reply to the request whose body has ended in nonsense would come second
-                self.cycle.disconnected = True
-            super().send_400_response(msg)
-
-        def _expect_request(self) -> None:
-            self.deadline = self.loop.call_later(bounds.timeout_s, self._end_without_request, self.cycle)
-
-        def _end_without_request(self, last: RequestResponseCycle | None) -> None:
-            if self.cycle is last:
-                self.transport.close()
-
-    return PromptProtocol
 
 
 @contextlib.contextmanager
@@ -160,6 +111,35 @@ def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def load_served_agent(
+    run: Path, policy: str | None = None, *, greedy: bool | None = None, allow_hosts: Collection[str] = ()
+) -> Agent:
+    """Load the agent of a run folder, or an exported one; arguments are those of ``load_agent``.
+
+    Raises:
+        InvalidInput: as ``load_agent``; and one of its players is the expert, or it reads pictures.
+
+    """
+    recipe = read_recipe(run, hosts=allow_hosts, given=None)
+    before_act = {"reflector": recipe.players.reflector, "planner": recipe.players.planner}
+    experts = [f"players.{role}.player" for role, each in before_act.items() if each and each.player == "expert"]
+    if experts:
+        raise InvalidInput(
+            f"{run} was trained with the expert's words ({', '.join(experts)}), which exist only inside the "
+            f"environment; serve a run with another {experts[0]}, or use this one with `reflectrl play`."
+        )
+    if recipe.model.images:
+        raise InvalidInput(
+            f"{run} was trained to read pictures (model.images), but requests carry text; serve an agent that reads "
+            "text, or use this one with reflectrl.load_agent."
+        )
+    agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False, allow_hosts=allow_hosts)
+    which = "exported agent" if read_agent_file(run) else f"policy after {POLICIES[agent.name].upper()}"
+    who = f"{run.resolve().name} ({which})"
+    # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
+    return replace(agent, who=who, layout=replace(agent.layout, shuffle=False))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -210,13 +190,12 @@ def make_app(
         responses={"default": {"model": ErrorReply}},
     )
     app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
-    for kind in (RequestRefused, RequestValidationError, HTTPException, InvalidInput, WorkFailed, Busy, TimeoutError):
+    app.add_exception_handler(RequestValidationError, _answer_mistakes)
+    for kind in (InvalidInput, WorkFailed):
         app.add_exception_handler(kind, _answer_error)
     handlers = Handlers(agent, players, bounds.timeout_s)
     app.get("/health")(handlers.health)
     app.post("/act")(handlers.act)
-    app.get("/v1/models")(handlers.models)
-    app.post("/v1/chat/completions", response_model=ChatReply)(handlers.chat)
     return app
 
 
@@ -225,7 +204,6 @@ class Handlers:
 
     def __init__(self, agent: Agent, players: Batcher, timeout_s: float) -> None:
         self._agent = agent
-        self._reflector = reflector_info(agent)
         self._players = players
         self._timeout_s = timeout_s
         recipe = agent.recipe
@@ -254,22 +232,19 @@ class Handlers:
         past = (*request.history[shown], *request.visited[shown])
         words = (*request.said.values(), *request.before.values())
         texts = (request.observation, request.task, *request.actions, *request.common, *past, *words)
-        self._check_size(422, texts)
+        self._check_size(texts)
         observation = Observation(
             request.observation, tuple(request.actions), request.task, common=tuple(request.common)
         )
-        try:
-            state = self._agent.state(
-                observation,
-                request.history,
-                said=request.said,
-                seed=_seed(request.seed),
-                visited=[Observation(text, ()) for text in request.visited],
-                rewards=request.rewards,
-                before=request.before,
-            )
-        except InvalidInput as error:
-            raise RequestRefused(422, str(error)) from error
+        state = self._agent.state(
+            observation,
+            request.history,
+            said=request.said,
+            seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
+            visited=[Observation(text, ()) for text in request.visited],
+            rewards=request.rewards,
+            before=request.before,
+        )
         move = await self._players.ask(state, self._timeout_s)
         chosen = move.decision
         probability = dict(zip(move.menu.actions, chosen.choice.probabilities, strict=False))
@@ -284,90 +259,26 @@ class Handlers:
             entropy=chosen.entropy,
         )
 
-    async def models(self) -> dict[str, Any]:
-        """List the reflector, if there is one."""
-        model = {"id": REFLECTOR, "object": "model", "created": 0, "owned_by": "reflectrl"}
-        return {"object": "list", "data": [model] if self._reflector else []}
-
-    async def chat(self, request: ChatRequest) -> Any:
-        """Let the reflector complete a prompt of the kind it was trained on."""
-        reflector, chat = self._reflector, request
-        if chat.model != REFLECTOR or reflector is None:
-            known = nearest(chat.model[:MAX_NAME_CHARS], [REFLECTOR] if reflector else [])
-            raise RequestRefused(404, f"there is no model {chat.model[:MAX_NAME_CHARS]!r}; {known}", "model_not_found")
-        if chat.temperature not in (None, reflector.temperature):
-            raise RequestRefused(
-                400,
-                f"temperature={chat.temperature:g} was requested, but this reflector uses "
-                f"{reflector.temperature:g}; leave it out.",
-            )
-        limit = chat.max_completion_tokens or chat.max_tokens
-        if limit is not None and limit < reflector.max_tokens and reflector.tokenizer is None:
-            raise RequestRefused(
-                400,
-                f"at most {limit} tokens were requested, but this reflector writes up to {reflector.max_tokens}; "
-                "request that many.",
-            )
-        prompt = next((message.text for message in reversed(chat.messages) if message.role == "user"), "")
-        if not prompt.endswith(REFLECTION_CUE):
-            raise RequestRefused(
-                400,
-                f"the last of messages from a user does not end with {REFLECTION_CUE!r}; expected there a whole prompt "
-                "of those that the reflector was trained on, up to this cue.",
-            )
-        self._check_size(400, [prompt])
-        view = View(Prompt(prompt, (), ""), Observation(prompt, ()), (), {})
-        words = await self._players.ask(Chat(view, draw(_seed(chat.seed), 0, "reflector")), self._timeout_s)
-        stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop or []
-        reply = reflector.completion(prompt, words.text, limit, stop)
-        if not chat.stream:
-            return reply
-        with_usage = chat.stream_options is not None and chat.stream_options.include_usage is True
-        return Response(reply.events(with_usage=with_usage), media_type="text/event-stream")
-
-    def _check_size(self, status: int, texts: Iterable[str]) -> None:
+    def _check_size(self, texts: Iterable[str]) -> None:
         """Refuse texts of which a prompt could show only a small part: to cut them would keep the players' thread busy.
 
         Raises:
-            RequestRefused: they are too long.
+            InvalidInput: they are too long.
 
         """
         size, most = sum(map(len, texts)), MAX_CHARS_PER_TOKEN * self._max_length
         if size > most:
-            raise RequestRefused(
-                status,
+            raise InvalidInput(
                 f"the texts have {size:,} characters, but prompts have at most {self._max_length:,} tokens; expected "
-                f"at most {most:,} characters: send shorter texts.",
-                "context_length_exceeded",
+                f"at most {most:,} characters: send shorter texts."
             )
 
 
-def _seed(given: int | None) -> int:
-    return secrets.randbelow(2**31) if given is None else given
+async def _answer_error(_: Request, error: Exception) -> JSONResponse:
+    status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    return error_reply(status, str(error), {"retry-after": "1"} if status in (503, 504) else None)
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------
-
-
-async def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    """Return an error reply; invalid input has status 422, and 400 under /v1, as at OpenAI."""
-    unusable = 400 if request.url.path.startswith("/v1/") else 422
-    if isinstance(error, RequestRefused):
-        return error_reply(error.status, str(error), error.code)
-    if isinstance(error, RequestValidationError):
-        known = ChatRequest.model_fields if unusable == 400 else ActRequest.model_fields
-        return error_reply(unusable, describe_mistakes(error.errors(), list(known)))
-    if isinstance(error, InvalidInput):  # the request was valid, so its prompt is too long
-        return error_reply(unusable, str(error), "context_length_exceeded")
-    if isinstance(error, WorkFailed):
-        return error_reply(500 if isinstance(error, ModelFailed) else 502, str(error))
-    if isinstance(error, Busy):
-        return busy()
-    if isinstance(error, TimeoutError):
-        return error_reply(504, "no reply within the time limit; try again later.", headers={"retry-after": "1"})
-    if isinstance(error, HTTPException) and error.status_code == 400:  # JSON that is too deep, or no UTF-8
-        return error_reply(unusable, "the request cannot be used: its body is not JSON.")
-    if isinstance(error, HTTPException):  # no such path or method
-        sentence = f"{request.method} {request.url.path[:MAX_NAME_CHARS]!r}: {error.detail.lower()}; see /openapi.json."
-        return error_reply(error.status_code, sentence, headers=dict(error.headers or {}))
-    raise error
+async def _answer_mistakes(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return error_reply(422, describe_mistakes(error.errors()))

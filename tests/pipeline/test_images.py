@@ -18,7 +18,7 @@ from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
 from reflectrl.report import report
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.serving.service import load_served_agent
+from reflectrl.serving.server import load_served_agent
 from reflectrl.sharing.export import export_run
 
 RECIPE = "gym_cards/nano_number_line_image_nothought"

@@ -18,7 +18,7 @@ from reflectrl.pipeline.explore import trained as explorer
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.play import trained
 from reflectrl.report import report
-from reflectrl.serving.service import load_served_agent
+from reflectrl.serving.server import load_served_agent
 from reflectrl.sharing.export import export_run
 
 RECIPE = load_recipe("number_line/nano")

@@ -14,7 +14,7 @@ from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.pipeline.agent import Agent
-from reflectrl.serving.service import load_served_agent
+from reflectrl.serving.server import load_served_agent
 
 
 @pytest.fixture(scope="package")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import httpx2
 import pytest
-from agent_server import CHAT, KEY, STATE, in_process, refusal
+from agent_server import KEY, STATE, in_process, refusal
 
 from reflectrl.pipeline.agent import Agent
 from reflectrl.serving.bounds import Bounds
@@ -22,48 +22,28 @@ HUGE = "far " * 25_000
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "fact"),
+    ("change", "fact"),
     [
-        ({"n": 2}, 400, "'n' would change the reply, which is not possible here; leave it out or give 1."),
-        ({"top_p": 0.9}, 400, "'top_p' would change"),
-        ({"frequency_penalty": 0.5}, 400, "'frequency_penalty' would change"),
-        ({"logprobs": True}, 400, "'logprobs' would change"),
-        ({"tools": [{"type": "function"}], "tool_choice": "required"}, 400, 'or give "none" or "auto".'),
-        ({"response_format": {"type": "json_object"}}, 400, '{"type": "text"}'),
-        ({"audio": {"voice": "alloy"}}, 400, "leave it out."),
-        ({"stop": ""}, 400, "'stop' should not be empty"),
-        ({"top_k": 5}, 400, "'top_k' is unknown"),
-        ({"temperature": 0.5}, 400, "temperature=0.5"),
-        ({"model": "gpt-4o"}, 404, "'gpt-4o'"),
-        ({"messages": []}, 400, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
-        ({"messages": [{"role": "user", "content": "Number 2, target 6."}]}, 400, "does not end with 'Reflection:'"),
-        ({"messages": [{"content": "x"}]}, 400, "'messages.0.role'"),
-        ({"messages": [{"role": "user", "content": f"{LONG}Reflection:"}]}, 400, "tokens"),
-        ({"max_tokens": 0}, 400, "'max_tokens'"),
-        ({"messages": ["x"]}, 400, "'messages.0' should be an object."),
-        ({"messages": [{"role": "user", "content": 5}]}, 400, "should be a valid string or should be a valid list"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, ".content.0.text' is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "", "a[b]": 5}]}]}, 400, "0.a[b]'"),
-        ({"actions": []}, 422, "action"),
-        ({"actions": [f"go {n}" for n in range(9)]}, 422, "9 actions"),
-        ({"actions": ["wait", "wait"]}, 422, "action"),
-        ({"actions": ["wait\nB. win", "go"]}, 422, "'actions.0'"),
-        ({"history": ["wait\nB. win"]}, 422, "'history.0'"),
-        ({"task": LONG}, 422, "tokens"),
-        ({"observation": 5}, 422, "'observation'"),
-        ({"action": ["go"]}, 422, "'actions'"),
-        ({"seed": "1"}, 422, "'seed'"),
-        ({"said": {"planer": "Add."}}, 422, "'planer' were given; Known: reflector."),
-        ({"said": {"reflector": 1}}, 422, "'said.reflector' should be a valid string"),
-        ({"x" * 100: 1}, 422, f"'{'x' * 60}'"),
+        ({"actions": []}, "action"),
+        ({"actions": [f"go {n}" for n in range(9)]}, "9 actions"),
+        ({"actions": ["wait", "wait"]}, "action"),
+        ({"actions": ["wait\nB. win", "go"]}, "'actions.0'"),
+        ({"history": ["wait\nB. win"]}, "'history.0'"),
+        ({"task": LONG}, "tokens"),
+        ({"observation": 5}, "'observation'"),
+        ({"action": ["go"]}, "'actions'"),
+        ({"seed": "1"}, "'seed'"),
+        ({"said": {"planer": "Add."}}, "'planer' were given; Known: reflector."),
+        ({"said": {"reflector": 1}}, "'said.reflector' should be a valid string"),
+        ({"x" * 100: 1}, f"'{'x' * 60}'"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "'c' is unknown; Known: actions, "),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "; and 2 more."),
     ],
 )
-def test_an_invalid_request_is_refused(change: dict[str, Any], status: int, fact: str, client: httpx2.Client) -> None:
-    path, valid = ("/act", STATE) if status == 422 else ("/v1/chat/completions", CHAT)
-    found = refusal(client.post(path, json={**valid, **change}))
-    assert found[0] == status
-    assert fact in found[1]
+def test_an_invalid_request_is_refused(change: dict[str, Any], fact: str, client: httpx2.Client) -> None:
+    status, sentence = refusal(client.post("/act", json={**STATE, **change}))
+    assert status == 422
+    assert fact in sentence
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
@@ -77,17 +57,15 @@ def test_an_invalid_request_is_refused(change: dict[str, Any], status: int, fact
         {"said": {"reflector": HUGE}},
         {"actions": [f"go {HUGE}", f"stay {HUGE}"]},
         {"history": [HUGE]},
-        {"messages": [{"role": "user", "content": f"{HUGE}Reflection:"}]},
     ],
 )
 def test_texts_of_which_hardly_anything_would_be_shown_are_refused_before_the_players_see_them(
     change: dict[str, Any], agent: Agent
 ) -> None:
     unasked = replace(agent, policy=Unasked(), seats=tuple(replace(seat, player=Unasked()) for seat in agent.seats))
-    path, valid, expected = ("/v1/chat/completions", CHAT, 400) if "messages" in change else ("/act", STATE, 422)
     with in_process(unasked, Bounds(max_body=1_000_000)) as client:
-        status, sentence = refusal(client.post(path, json={**valid, **change}))
-        assert (status, "expected at most 4,096 characters" in sentence) == (expected, True)
+        status, sentence = refusal(client.post("/act", json={**STATE, **change}))
+        assert (status, "expected at most 4,096 characters" in sentence) == (422, True)
         many = {**STATE, "history": ["add one"] * 10_000}  # only the last of them are shown
         assert client.post("/act", json=many).status_code == 500
 
@@ -115,12 +93,14 @@ BODIES = (
 
 def test_a_body_a_path_or_a_method_that_is_no_request_is_refused(client: httpx2.Client) -> None:
     for body in BODIES:
-        status, sentence = refusal(client.post("/act", content=body, headers={"content-type": "application/json"}))
-        assert (status, "Traceback" in sentence) == (422, False), body
+        answer = client.post("/act", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422), body  # 400 is FastAPI's answer to what json cannot decode at all
+        assert "Traceback" not in answer.json()["detail"]
     form = client.post("/act", content=json.dumps(STATE).encode(), headers={"content-type": "text/plain"})
     assert refusal(form)[0] == 422
-    assert refusal(client.get("/nothing"))[0] == 404
-    assert refusal(client.get("/act"))[0] == 405
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/act").status_code == 405
+    assert client.post("/v1/chat/completions", json=STATE).status_code == 404
     large = json.dumps({**STATE, "observation": "x" * 4000}).encode()
     for content in (large, iter([large[:1000], large[1000:]])):
         status, sentence = refusal(client.post("/act", content=content, headers={"content-type": "application/json"}))

@@ -1,4 +1,4 @@
-"""``reflectrl serve`` as clients use it: a real process, real HTTP, and OpenAI's client library."""
+"""``reflectrl serve`` as clients use it: a real process and real HTTP."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx2
-import openai
 import pytest
-from agent_server import CHAT, KEY, STATE, in_process, refusal, while_serving
+from agent_server import KEY, STATE, in_process, refusal, while_serving
 from fastapi.testclient import TestClient
 from faulty import wait_until
-from records import chose, reflector_prompt_of, shown
+from records import chose
 from run_folders import forget_digests
 from safetensors.torch import load_file, save_file
 from scripted_endpoint import Chat, ScriptedEndpoint
@@ -33,13 +31,10 @@ from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
-from reflectrl.players.remote import Endpoint, RemoteReflector
-from reflectrl.prompts import Prompt
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.server import listen, serve
-from reflectrl.serving.service import load_served_agent, reflector_info
+from reflectrl.serving.server import listen, load_served_agent, serve
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
@@ -147,93 +142,8 @@ def test_the_server_describes_itself_and_loads_no_page_from_elsewhere(server: st
     health = client.get("/health").json()
     assert (health["environment"], health["policy"], health["reflector"]) == ("number_line", "policy", "local")
     assert (health["agent"], health["greedy"], health["waiting"]) == ("small (policy after RLFT)", True, 0)
-    assert {"/act", "/health", "/v1/models", "/v1/chat/completions"} == set(client.get("/openapi.json").json()["paths"])
+    assert set(client.get("/openapi.json").json()["paths"]) == {"/act", "/health"}
     assert {client.get(page).status_code for page in ("/docs", "/redoc")} == {404}
-
-
-# ---- the reflector as a chat model -----------------------------------------------------------------------------------
-
-
-def test_the_client_of_openai_talks_to_the_reflector(agent: Agent, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = NumberLine(size=8)
-    env.reset(seed=0, options={"task": env.tasks("test")[2]})
-    prompt = reflector_prompt_of(agent.layout, env.observation)
-    assert agent.reflector is not None
-    (said,) = agent.reflector.say(shown([prompt]), [0.0])
-    wrong = openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0)
-    with wrong, pytest.raises(openai.AuthenticationError):
-        wrong.models.list()
-    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as api:
-        assert [model.id for model in api.models.list()] == ["reflector"]
-        chat: Any = [{"role": "system", "content": "Not shown."}, {"role": "user", "content": prompt.text}]
-        reply = api.chat.completions.create(model="reflector", messages=chat, max_tokens=200, temperature=0)
-        parts: Any = [{"role": "user", "content": [{"type": "text", "text": prompt.text}]}]
-        assert api.chat.completions.create(model="reflector", messages=parts).choices[0].message.content == said.text
-        short = api.chat.completions.create(model="reflector", messages=chat, max_tokens=1)
-    assert said.text
-    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (said.text, "stop")
-    assert reply.usage is not None
-    assert 0 < reply.usage.completion_tokens < reply.usage.prompt_tokens < reply.usage.total_tokens
-    assert short.choices[0].finish_reason == "length"
-    assert said.text.startswith(short.choices[0].message.content or "nothing")
-    assert short.usage is not None
-    assert short.usage.completion_tokens == 1
-
-    too_long = Prompt("", (), f"{'1 2 ' * 300}Reflection:")
-    monkeypatch.setenv("SERVE_KEY", KEY)  # another run reflects through it
-    remote = RemoteReflector(Endpoint("reflector", f"{url}/v1", api_key_env="SERVE_KEY", max_attempts=1))
-    assert [words.text for words in remote.say(shown([prompt, too_long]), [0.0] * 2)] == [said.text, ""]
-    assert remote.client.usage.calls == 2  # the prompt that is too long was rejected, and not repeated
-
-
-def test_what_clients_of_openai_send_by_default_changes_nothing(url: str) -> None:
-    chat: Any = CHAT["messages"]
-    neutral: dict[str, Any] = {
-        "stream": False,
-        "stream_options": None,
-        "n": 1,
-        "top_p": 1.0,
-        "presence_penalty": 0,
-        "frequency_penalty": 0.0,
-        "logit_bias": {},
-        "logprobs": False,
-        "stop": None,
-        "seed": None,
-        "tools": [],
-        "tool_choice": "none",
-        "parallel_tool_calls": True,
-        "response_format": {"type": "text"},
-        "modalities": ["text"],
-        "store": False,
-        "user": "me",
-        "metadata": {"trace": "1"},
-        "service_tier": "auto",
-        "extra_body": {"max_tokens": None, "temperature": None, "reasoning_effort": None},
-    }
-    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as api:
-        plain = api.chat.completions.create(model="reflector", messages=chat)
-        assert api.chat.completions.create(model="reflector", messages=chat, **neutral).choices == plain.choices
-        for field in neutral:
-            api.chat.completions.create(model="reflector", messages=chat, **{field: neutral[field]})
-        said = plain.choices[0].message.content or ""
-        assert " is " in said
-        for stop in (" is ", ["!", " is "], []):
-            cut = api.chat.completions.create(model="reflector", messages=chat, stop=stop).choices[0]
-            assert (cut.message.content, cut.finish_reason) == (said.partition(" is ")[0] if stop else said, "stop")
-
-        options: Any = {"include_usage": True}
-        events = list(
-            api.chat.completions.create(model="reflector", messages=chat, stream=True, stream_options=options)
-        )
-        deltas = [choice for event in events for choice in event.choices]
-        assert "".join(each.delta.content or "" for each in deltas) == said
-        assert (deltas[0].delta.role, deltas[-1].finish_reason) == ("assistant", "stop")
-        assert [event.usage for event in events] == [None, None, plain.usage]
-        assert {event.object for event in events} == {"chat.completion.chunk"}
-        short = list(api.chat.completions.create(model="reflector", messages=chat, stream=True, max_tokens=1))
-        assert [event.choices[0].finish_reason for event in short] == [None, "length"]
-        with pytest.raises(openai.BadRequestError, match="top_p"):
-            api.chat.completions.create(model="reflector", messages=chat, stream=True, top_p=0.5)
 
 
 # ---- time and failures -----------------------------------------------------------------------------------------------
@@ -314,8 +224,6 @@ def test_a_failure_is_a_sentence_and_the_next_request_is_answered(
         broken = refusal(act(client))
         policy.error = None
         assert act(client).json()["said"] == {}  # this agent has no reflector
-        assert refusal(client.post("/v1/chat/completions", json=CHAT))[0] == 404
-        assert client.get("/v1/models").json()["data"] == []
     assert broken[0] == status
     assert fact in broken[1]
     written = capsys.readouterr().err
@@ -387,9 +295,6 @@ def test_what_clients_send_to_chat_models_is_not_kept_and_a_plan_that_comes_back
         assert later["said"] == first["said"]
         assert len(endpoint.requests) == 3  # only the reflector was asked again
         assert "Plan: Walk up." in endpoint.requests[-1].chat[1]["content"]
-        chat = client.post("/v1/chat/completions", json=CHAT).json()
-        assert (chat["choices"][0]["message"]["content"], chat["usage"]) == ("far to go", None)
-        assert refusal(client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 3}))[0] == 400
     assert written(tmp_path) == before
 
 
@@ -411,9 +316,8 @@ def test_prompts_that_the_chat_model_refuses_are_answered_without_words_however_
 
 
 def test_other_kinds_of_agents_are_served_or_refused(run: Path, tmp_path: Path) -> None:
-    itself = reflector_info(load_served_agent(copy_with(run, tmp_path / "self", "players.reflector.player=self")))
-    assert itself is not None
-    assert itself.tokenizer is not None
+    with in_process(load_served_agent(copy_with(run, tmp_path / "self", "players.reflector.player=self"))) as client:
+        assert set(act(client).json()["said"]) == {"reflector"}
     for role in ("reflector", "planner"):
         there = copy_with(run, tmp_path / role, f"players.{role}={{player: expert}}")
         with pytest.raises(InvalidInput, match=f"players.{role}.player"):
@@ -444,14 +348,14 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
                 line.sendall(body[5:].encode())
             answers.append(b"".join(iter(lambda: line.recv(65536), b"")))
 
-    def ask_twice() -> None:
-        with socket.create_connection(("127.0.0.1", int(said[0].rpartition(":")[2])), timeout=60) as line:
-            line.sendall(b"POST /act HTT")
-            answers.append(line.recv(100))  # nothing: the server hangs up
-        ask(whole=False)
-        ask(whole=True)
+    def talk() -> None:
+        with socket.create_connection(("127.0.0.1", int(said[0].rpartition(":")[2])), timeout=60) as idle:
+            idle.sendall(b"POST /act HTT")
+            ask(whole=False)
+            ask(whole=True)
+            answers.append(idle.recv(100))  # nothing: the end hangs up
 
-    clients = threading.Thread(target=ask_twice)
+    clients = threading.Thread(target=talk)
 
     def ready(line: str) -> None:
         said.append(line)
@@ -459,7 +363,7 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
 
     serve(run, host="0.0.0.0", port=0, bounds=Bounds(timeout_s=2), ready=ready)
     clients.join()
-    assert [answer[:13] for answer in answers] == [b"", b"HTTP/1.1 408 ", b"HTTP/1.1 200 "]
+    assert [answer[:13] for answer in answers] == [b"HTTP/1.1 408 ", b"HTTP/1.1 200 ", b""]
     assert "http://0.0.0.0:" in said[0]
     warning = capsys.readouterr().err
     assert "0.0.0.0" in warning
@@ -467,32 +371,31 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-def test_a_connection_too_many_is_refused_alone_and_slow_or_senseless_requests_end_theirs(
+def test_a_request_on_one_connection_too_many_is_refused_and_nonsense_ends_its_own(
     run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     health = f"GET /health HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n\r\n".encode()
+    chunked = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ntransfer-encoding: chunked\r\n"
 
     def talk(port: int) -> None:
         def connect() -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), timeout=30)
 
-        with connect() as kept, connect() as idle, connect() as late:
-            late.sendall(health)
-            refused = b"".join(iter(lambda: late.recv(65536), b""))
-            assert refused.startswith(b"HTTP/1.1 503 ")
-            assert b"\r\nretry-after: 1\r\n" in refused
-            kept.sendall(health)
-            assert kept.recv(13) == b"HTTP/1.1 200 "
-            kept.sendall(b"GET /hea")
-            assert b"HTTP" not in b"".join(iter(lambda: kept.recv(65536), b""))  # hung up on
-            assert idle.recv(1) == b""
-        for key in (f"authorization: Bearer {KEY}\r\n", ""):
-            with connect() as line:
-                chunked = f"POST /act HTTP/1.1\r\nhost: localhost\r\n{key}transfer-encoding: chunked\r\n\r\n"
-                line.sendall(f"{chunked}nonsense\r\n".encode())
-                assert line.recv(13) == b"HTTP/1.1 400 "
+        with connect() as first:
+            with connect(), connect() as late:
+                late.sendall(health)
+                assert late.recv(13) == b"HTTP/1.1 503 "
+            wait_until(lambda: answered(first))
+        with connect() as line:
+            line.sendall(f"{chunked}\r\nnonsense\r\n".encode())
+            assert line.recv(13) == b"HTTP/1.1 400 "
+            assert b"HTTP/1.1" not in b"".join(iter(lambda: line.recv(65536), b""))  # one reply, then the end
 
-    while_serving(run, talk, Bounds(max_waiting=1, max_idle=1, timeout_s=4), KEY)
+    def answered(line: socket.socket) -> bool:
+        line.sendall(health)
+        return line.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+    while_serving(run, talk, Bounds(max_waiting=1, max_idle=2), KEY)
     assert "Invalid HTTP request" in caplog.text
     assert "Traceback" not in caplog.text
 
