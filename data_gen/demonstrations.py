@@ -165,11 +165,11 @@ def check_reflections(given: Sequence[Demonstration], recipe: Recipe) -> None:
         InvalidInput: a sample has no reflection.
 
     """
-    learns = recipe.sft.enabled and recipe.players.reflector.player in ("local", "self")
-    for found in (found for found in given if learns and not found.sample.reflection):
+    silent = [found for found in given if not found.sample.reflection]
+    if silent and recipe.sft.enabled and recipe.players.reflector.player in ("local", "self"):
         raise InvalidInput(
-            f"{found.where} has no reflection, and the reflector of the recipe is to learn from it; play the episodes "
-            "with --expert or yourself, or set players.reflector.player=none."
+            f"{silent[0].where} has no reflection, and the reflector of the recipe is to learn from it; play the "
+            "episodes with --expert or yourself, or set players.reflector.player=none."
         )
 
 
