@@ -15,7 +15,7 @@ from reflectrl.core.promises import wrong_observation
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import Policy, ReadsHints, Seat
+from reflectrl.players import Player, Policy, ReadsHints, Seat
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
@@ -141,6 +141,11 @@ class Agent:
     def play(self, states: Sequence[State]) -> list[Move]:
         """Play one turn in each state, side by side; raises as ``play_turn`` does."""
         return play_turn(states, policy=self.policy, seats=self.seats, layout=self.layout)
+
+    @property
+    def reflector(self) -> Player | None:
+        """The player that reflects; ``None`` without one."""
+        return next((seat.player for seat in self.seats if seat.role == "reflector"), None)
 
 
 def load_agent(
