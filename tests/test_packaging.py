@@ -66,5 +66,5 @@ def test_the_wheel_holds_what_is_on_disk_and_works_from_outside_the_tree(tmp_pat
     assert Path(file).is_relative_to(site)
     assert "-to-" in task
     shipped = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in (ROOT / "recipes").rglob("*.yaml")}
-    assert set(recipes) == shipped
+    assert shipped < set(recipes), "the files, and their arms"
     assert "every check passed" in second

@@ -38,17 +38,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def from_readme(name: str) -> str:
-    """A marked part of README or of the benchmarks' README, or the ``bibtex`` block: numbers stand in one place.
+    """A marked part of README or of the benchmarks' README: numbers stand in one place.
 
     Raises:
         PluginError: neither has such a part.
 
     """
     text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "benchmarks/README.md"))
-    if name == "bibtex":
-        part = re.search(r"^```bibtex\n.*?^```", text, re.MULTILINE | re.DOTALL)
-    else:
-        part = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end -->)", text, re.DOTALL)
+    part = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end -->)", text, re.DOTALL)
     if part is None:
         raise PluginError(
             f"README.md and benchmarks/README.md have no part {name!r}; mark it with <!-- {name} --> and <!-- end -->."

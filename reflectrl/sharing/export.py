@@ -122,14 +122,12 @@ class _Export:
         run_players, scrubber = RunPlayers(self.recipe, RunFolder(self.run)), self.scrubber
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
-        self._player(self.to, self.policy, run_players.section("policy"))
+        self._player(self.to, self.policy, self.recipe.model)
         if self.recipe.players.reflector.player == "local":
             trained = self.recipe.players.reflector.trained and self.policy == POLICY
             frozen = REFLECTOR_RLFT if trained else REFLECTOR
-            self._player(self.to / REFLECTOR, frozen, run_players.section("reflector"))
-        reflector = self.recipe.reflector_model and run_players.section("reflector")
-        decided = {"model": run_players.section("policy"), "reflector_model": reflector}
-        recipe = scrubber.recipe(self.recipe.model_copy(update=decided))
+            self._player(self.to / REFLECTOR, frozen, self.recipe.reflector_model or self.recipe.model)
+        recipe = scrubber.recipe(self.recipe)
         options = {**recipe.env.options, **recipe.eval.env}
         layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
         agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
