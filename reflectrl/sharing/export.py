@@ -138,7 +138,7 @@ class _Export:
             write_example(self.to, run_players, self.policy, scrubber, base=recipe.model.name if adapter else None)
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
-        base = _base(run_players.section("policy"))
+        base = _base(self.recipe.model)
         card = Card(run, recipe, agent, self.policy, adapter, base, self.notes, reflector_adapter=reflecting)
         card = replace(card, validated=read_validated(self.to))
         write_text(self.to / "README.md", model_card(card))
