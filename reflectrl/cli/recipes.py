@@ -47,7 +47,7 @@ def cp(
     name: Name,
     dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
 ) -> None:
-    """Copy a shipped recipe with its arms under the name of its file; its 'extends' keeps working."""
+    """Copy a shipped recipe, or an arm of one, without other arms; its 'extends' keeps working."""
     import yaml
 
     from reflectrl.config import recipe_text

@@ -136,8 +136,7 @@ def remember(folder: Path, recipe: Recipe, text: str) -> None:
 
     An endpoint on this machine counts too, because a key for it may be set later, which would be asked about then.
     """
-    asked = (isinstance(value, Endpoint) and _is_asked(section, recipe) for _, section, _, value in _values(recipe, ""))
-    if any(wishes(recipe)) or any(asked):
+    if any(wishes(recipe)) or any(asked_endpoints(recipe)):
         mark = _mark(folder, text)
         with suppress(OSError):  # then a later command asks
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -247,6 +246,13 @@ def _is_path(word: str) -> bool:
     with suppress(OSError):  # a name that is too long
         return Path(word).exists()
     return False
+
+
+def asked_endpoints(recipe: Recipe) -> Iterator[str]:
+    """Yield the dotted key of each chat endpoint that the stages of a recipe are going to ask."""
+    for key, section, _, value in _values(recipe, ""):
+        if isinstance(value, Endpoint) and _is_asked(section, recipe):
+            yield key
 
 
 def _is_asked(section: Any, recipe: Recipe) -> bool:

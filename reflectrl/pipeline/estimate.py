@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reflectrl.config import Recipe
+from reflectrl.config.trust import asked_endpoints
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import STAGES
 from reflectrl.core.text import counted
@@ -19,8 +20,6 @@ from reflectrl.pipeline.stages import run_stages
 
 SAMPLES, EPISODES = 200, 8
 """Number of samples of gen-data, and of episodes of each evaluation, that are timed at most."""
-ASKS = {"data.teacher": "openai", "dataset.writer": "openai"}
-"""Settings with which gen-data asks a chat model, which costs money."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +67,14 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
         reporter: shows the stages of the short run; in the terminal by default.
 
     Raises:
-        InvalidInput: gen-data would ask a chat model, or anything that the stages refuse.
+        InvalidInput: a stage would ask a chat model, which may cost money, or anything that the stages refuse.
 
     """
-    values = recipe.model_dump()
-    for key, asks in ASKS.items():
-        section, name = key.split(".")
-        if (values[section] or {}).get(name) == asks:
-            raise InvalidInput(
-                f"recipe {recipe.name!r} has {key}={asks}, which costs money; `reflectrl gen-data --dry-run` says how "
-                f"much. Estimate the other stages with another {key}."
-            )
+    if asked := [*asked_endpoints(recipe)]:
+        raise InvalidInput(
+            f"recipe {recipe.name!r} asks chat models ({', '.join(asked)}), which may cost money; estimate it with "
+            "other players and another teacher. `reflectrl gen-data --dry-run` says what the teacher's calls cost."
+        )
     short = _short(recipe)
     found: list[StageEstimate] = []
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
