@@ -32,8 +32,8 @@ ROUNDING: Mapping[str, str] = {
 }
 """Environment variables with which sums should be rounded alike on all x86-64 processors.
 
-``MKL_CBWR`` alone has been seen to do it for number_line, trials, taxi and pictures: the same digests where MKL and
-OpenBLAS were told to use AVX-512 and the C library FMA."""
+With ``MKL_CBWR`` alone, number_line, trials, taxi and pictures had these digests even where MKL and OpenBLAS were told
+to use AVX-512, and the C library to use FMA."""
 
 ARTEFACTS: Mapping[str, tuple[str, ...]] = {
     "rows": ("sft/reflector.jsonl", "sft/policy.jsonl", "sft/policy-no-reflection.jsonl"),

@@ -23,7 +23,7 @@ STD_FLOOR = 0.2
 
 @dataclass(frozen=True)
 class Steps:
-    """N steps of E episodes, one after the other, as an estimator reads them; episodes played anew come first."""
+    """The N steps of E episodes, episode by episode; those of new episodes come before those of replayed ones."""
 
     rewards: Sequence[Sequence[float]]
     """Rewards of each episode's steps."""
@@ -32,7 +32,7 @@ class Steps:
     gamma: float
     """Discount."""
     fresh: int
-    """Number of steps that were played anew; those after them are replayed."""
+    """Number of steps of new episodes."""
     values: Sequence[Sequence[float]]
     """Estimates of the value head for each episode's states."""
     last_values: Sequence[float]
