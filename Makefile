@@ -6,10 +6,6 @@ TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 READER := $(VENV)/installed-gguf
 JOBS ?= 2
-# Tests that compare numbers computed by models.
-NUMERICAL := $(patsubst %,tests/engine/test_%.py,decode head prefix_cache reuse sequences) \
-	$(patsubst %,tests/models/test_%.py,encode policy quantized reflector) \
-	$(patsubst %,tests/training/test_%.py,advantage batch objective rlft rlft_reuse) tests/serving/test_server.py
 DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 
 export HF_HUB_DISABLE_TELEMETRY := 1
@@ -88,7 +84,7 @@ test-other-rounding: export ONEDNN_MAX_CPU_ISA := SSE41
 test-other-rounding: export HF_HUB_OFFLINE := 1
 test-other-rounding: export OMP_NUM_THREADS := 1
 test-other-rounding: $(TOOLS)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal $(NUMERICAL)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m numerical
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

@@ -12,6 +12,8 @@ from reflectrl.config.advantage import (
     step_grouped,
 )
 
+pytestmark = pytest.mark.numerical
+
 
 @pytest.mark.parametrize(
     ("gamma", "expected"),

@@ -12,6 +12,8 @@ from tiny import draws, encoder, language_model, prefix_cache, reflector_prompt
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts
 
+pytestmark = pytest.mark.numerical
+
 ROWS = [encoder().tokens(reflector_prompt(number, past=number % 4)) for number in range(8)]
 LENGTH = 12
 GIVEN = draws(len(ROWS))

@@ -20,6 +20,8 @@ from reflectrl.engine.reuse import refusal
 from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import add_lora
 
+pytestmark = pytest.mark.numerical
+
 ROWS = [token_ids(0, 9), token_ids(1, 4), token_ids(2, 6)]
 CHOICES = torch.tensor([41, 7, 300])
 

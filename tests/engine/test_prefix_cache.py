@@ -10,6 +10,8 @@ from tiny import language_model, prefix_cache, token_ids
 
 from reflectrl.engine.sequences import padded
 
+pytestmark = pytest.mark.numerical
+
 CPU = torch.device("cpu")
 
 

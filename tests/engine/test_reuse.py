@@ -14,6 +14,8 @@ from reflectrl.engine.reuse import prefix_cache_for, refusal
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import read_tree
 
+pytestmark = pytest.mark.numerical
+
 
 def around(trunk):
     """Return a class of GPT-2 with another trunk."""

@@ -14,6 +14,8 @@ from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import make_tree, padded, read_tree, shares_enough, split
 from reflectrl.models.adapters import add_lora
 
+pytestmark = pytest.mark.numerical
+
 BRANCHES = [(1, 6), (1, 2, 3, 5), (7,), (1, 2), (1, 2, 3, 4), (1, 2, 3, 5)]
 """Unordered sequences: a prefix of another, two that differ late, two equal ones, one that differs early or at once."""
 

@@ -11,6 +11,8 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.tokenizer import label_ids
 
+pytestmark = pytest.mark.numerical
+
 CPU = torch.device("cpu")
 LABEL_IDS = label_ids(tokenizer(), LABELS)
 RAGGED = [

@@ -19,6 +19,8 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views
 
+pytestmark = pytest.mark.numerical
+
 LARGEST_DRAW = 1 - 2**-53
 """Largest value that ``random.random()`` can return."""
 PROMPTS = [policy_prompt(number, actions=2 + number % 4, past=number % 3) for number in range(10)]

@@ -15,6 +15,8 @@ from reflectrl.engine.reuse import refusal
 from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import check_4bit, prepare_quantized
 
+pytestmark = pytest.mark.numerical
+
 
 def layer(inputs: int, outputs: int, *, packs: bool) -> Linear4bit:
     """Return a 4-bit layer for which bitsandbytes assumes that this processor packs weights, or that it does not."""

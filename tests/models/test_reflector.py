@@ -29,6 +29,8 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
 
+pytestmark = pytest.mark.numerical
+
 PROMPTS = [reflector_prompt(number, past=number % 4) for number in range(8)]
 DRAWS = draws(len(PROMPTS))
 

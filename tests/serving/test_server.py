@@ -37,7 +37,7 @@ from reflectrl.serving.bounds import Bounds
 from reflectrl.serving.server import listen, load_served_agent, serve
 from reflectrl.sharing.export import export_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numerical]
 
 
 # ---- both players ----------------------------------------------------------------------------------------------------

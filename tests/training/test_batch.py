@@ -18,6 +18,8 @@ from reflectrl.players import Seat
 from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
 from reflectrl.training.objective import Objective, step_losses
 
+pytestmark = pytest.mark.numerical
+
 
 def episode(*steps, reflection="Go on.", task="t"):
     """Return an episode of (text, action index, reward) steps."""

@@ -11,6 +11,8 @@ from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, R
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.training.objective import Objective, check_gap, kl_divergences, step_losses
 
+pytestmark = pytest.mark.numerical
+
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.2])
 """Probabilities of a softmax policy over three actions."""
 

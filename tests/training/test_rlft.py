@@ -32,6 +32,8 @@ from reflectrl.training.rewards import without_novelty
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
+pytestmark = pytest.mark.numerical
+
 EVERYTHING = {
     "stages": [
         Stage("near", 9, env={"size": 4}, success_threshold=0.0, window=3),

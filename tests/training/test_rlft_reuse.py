@@ -16,6 +16,8 @@ from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.prompts import History
 
+pytestmark = pytest.mark.numerical
+
 LONG = replace(LAYOUT, instructions="add one or subtract one until the number is the target", history=6)
 """Layout in which most of a prompt is the same as a step before, as in real prompts."""
 
