@@ -21,6 +21,7 @@ from reflectrl.players import ExpertReflector, Player, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.learner import MakeOptimizer, adamw
 from reflectrl.training.rlft import ReflectRLTrainer
 
 EXPERT = ExpertReflector()
@@ -49,7 +50,7 @@ class Run:
     """New episodes of each iteration."""
 
     def train(self, checkpoint: Path | None = None) -> Run:
-        self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        self.trainer.train(checkpoint)
         return self
 
     @property
@@ -68,6 +69,7 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "max_length": MAX_LENGTH,
         "use_cpu": True,
         "validation": None,
+        "save_total_limit": None,
     }
     return ReflectRLConfig(output_dir=str(folder), disable_tqdm=True, **{**SIMPLE, **defaults, **options})
 
@@ -94,6 +96,7 @@ def run(
     env: type[NumberLine] = NumberLine,
     stop: Stop | None = None,
     failures: Path | None = None,
+    optimizer: MakeOptimizer = adamw,
     **options: Any,
 ) -> Run:
     """Return a run that is ready to train; the expert reflects unless another player is given.
@@ -122,5 +125,6 @@ def run(
         on_iteration=listen,
         stop=stop,
         failures=failures,
+        optimizer=optimizer,
     )
     return Run(trainer, model, iterations, fresh)

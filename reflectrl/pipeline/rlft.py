@@ -58,7 +58,6 @@ from reflectrl.training.trackers import Tracking, tracking
 
 def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
-    cuda = torch.cuda.is_available()
     players = recipe.players
     return ReflectRLConfig(
         **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
@@ -70,10 +69,8 @@ def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> Re
         reflection_temperature=players.reflector.temperature,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
-        use_cpu=not cuda,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
-        save_total_limit=2,
-        dataloader_pin_memory=cuda,
     )
 
 
@@ -253,7 +250,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         )
         if is_main_process():
             rewind(run.path, first)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(checkpoint)
     if is_main_process():
         if trained:
             take_reflector(lm, run / REFLECTOR_RLFT)
