@@ -386,9 +386,6 @@ class RLFTSettings:
 class RLFTSection(RLFTSettings):
     """Stage 2: online policy gradient (Algorithm 1, lines 23-36)."""
 
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Experiment tracker for the metrics and, every ``save_every`` iterations, at most three of the recorded episodes;
-    it must be installed."""
     trainer: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
     """``module:Class`` of a subclass of ``ReflectRLTrainer``, for a method of your own; the class itself if absent."""
     record_episodes: CountOrZero = 8

@@ -32,7 +32,6 @@ _READS: Mapping[str, tuple[str, ...]] = {
 """The parts of the recipe that each stage reads, besides those of the stages before it and of ``_also_read``."""
 _NEUTRAL = (
     ".concurrency",
-    ".report_to",
     "eval.batch_size",
     *(f"rlft.{key}" for key in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
     *(

@@ -43,17 +43,18 @@ from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_file
+from reflectrl.pipeline.trackers import Tracking, tracking
 from reflectrl.players import Player
 from reflectrl.players.cache import CachedPlayer
 from reflectrl.raters.agreement import check_failures, ratings_of
 from reflectrl.rollout.iteration import Ends, Iteration, Throughput
+from reflectrl.rollout.metrics import tracked
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.validated import write_validated
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
-from reflectrl.training.trackers import Tracking, tracking
 
 
 def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
@@ -117,11 +118,11 @@ class _Records:
         reflector: Player | None,
         envs: RecipeEnvs,
         advance: Advance,
-        tracking: Tracking | None,
+        tracking: Tracking,
     ) -> None:
         env = run_players.recipe.env
         self._header = Header(env.name, dict(env.options), run_players.layout)
-        self._keep = section.record_episodes
+        self._keep, self._save_every = section.record_episodes, section.save_every
         self._total = sum(stage.iterations for stage in section.stages)
         self._rater = run_players.recipe.players.rater
         self._run = run_players.run
@@ -169,8 +170,10 @@ class _Records:
             write_jsonl(run / weighed, advantages[: self._keep])
             digests |= [whole_file(run, shown), whole_file(run, weighed)]
         append_jsonl(run / RECORDED, [Recorded(digests)])
-        if self._tracking is not None:
-            self._tracking.add(done, throughput, episodes[: self._keep])
+        measured = {**tracked(done), **tracked(throughput)}
+        self._tracking.log(done.iteration, measured | {f"rollout/{name}": won for name, won in done.by_group.items()})
+        if done.iteration % self._save_every == 0:
+            self._tracking.show(done.iteration, done.stage, episodes[: self._keep])
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
@@ -233,9 +236,9 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     with (
         RecipeEnvs(recipe, run.path) as envs,
         gentle_stops(tell) as stop,
-        tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
+        tracking(recipe, run.path, "rlft", first) if is_main_process() else nullcontext(Tracking()) as sent,
     ):
-        records = _Records(run_players, section, reflector, envs, advance, tracked)
+        records = _Records(run_players, section, reflector, envs, advance, sent)
         trainer = trainer_class(section.trainer)(
             lm.model,
             training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
