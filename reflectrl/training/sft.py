@@ -170,7 +170,7 @@ def train_sft(
         )
         if checkpoint is not None:
             steps.resume(checkpoint)
-        if begun < section.steps:
+        if begun < section.steps and not plateau.reached:
             trainer.train()
     plateau.load_best()
     lm.model.eval()
@@ -185,19 +185,7 @@ def train_sft(
 
 
 class _Trainer(SFTTrainer):
-    """``SFTTrainer`` on encoded rows in a predetermined order, so that resuming only has to skip rows.
-
-    Args:
-        lm: the model to train.
-        player: the player that is trained.
-        examples: the encoded rows.
-        encoder: encoder of menus.
-        section: settings of the training.
-        folder: folder of the checkpoints.
-        seed: seed of the order of rows, and of dropout.
-        begun: number of steps that were made before.
-
-    """
+    """``SFTTrainer`` on encoded rows in a predetermined order, of which it skips those of ``begun`` steps."""
 
     loss_is_scaled_for_ga = False
 
@@ -292,20 +280,7 @@ class _Trainer(SFTTrainer):
 
 
 class _Steps(TrainerCallback):
-    """What happens around each optimizer step: clipping, checks, reports, checkpoints, and the end.
-
-    Args:
-        trainer: the trainer, to which this callback is added.
-        plateau: the checks on held-out rows.
-        section: settings of the training.
-        folder: folder of the checkpoints.
-        begun: number of steps that were made before.
-        on_step: called with (step, steps, mean loss since the last call) at every tenth step.
-        save_every: number of steps between checkpoints.
-        stop: request to stop.
-        failures: folder for a batch whose loss is not finite.
-
-    """
+    """What happens around each optimizer step: clipping, checks, reports, checkpoints, and the end."""
 
     def __init__(
         self,
