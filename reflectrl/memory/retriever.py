@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Literal, Protocol, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 import numpy as np
+from annotated_types import Ge
 
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.errors import need_one_of
@@ -15,6 +16,7 @@ from reflectrl.memory.column import DECIMALS, Column, Embeds, Indexes, KeyMatch,
 from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.experience import Experience, PicturedStep, Step
 
+NonNegative = Annotated[float, Ge(0)]
 EPISODES_KEPT = 256
 """Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
 
@@ -44,12 +46,16 @@ class Query:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights ``w`` of the score (equation 5); a component of weight 0 is not compared."""
+    """Weights ``w`` of the score (RAP, equation 5); a component of weight 0 is not compared."""
 
-    task: float = 1.0
-    task_type: float = 1.0
-    plan: float = 1.0
-    key: float = 1.0
+    task: NonNegative = 1.0
+    """Weight of the similarity of goals."""
+    task_type: NonNegative = 1.0
+    """Weight of the similarity of the names of the tasks' groups."""
+    plan: NonNegative = 1.0
+    """Weight of the similarity of plans."""
+    key: NonNegative = 1.0
+    """Weight of the similarity between a step and the retrieval key."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +183,11 @@ class Retriever:
             Window(self.experiences[each], score, column.nearest(similar, each), windows.m)
             for each, score in self._ranked(scores, others, windows.k)
         ]
+
+    def planned(self, count: int) -> Retriever | None:
+        """Return a ranking of the episodes that have a plan, of which it shows ``count``; ``None`` if that is none."""
+        planned = [each for each in self.experiences if each.plan] if count else []
+        return Retriever(planned, self._embedder, action=Windows(count, 1)) if planned else None
 
     def prepare(self, kinds: Iterable[str]) -> None:
         """Embed the past steps that keys of ``kinds`` are compared with, rather than at the first such key."""

@@ -24,8 +24,8 @@ from reflectrl.models.load import BUILTIN, LanguageModel, check_labels, new_mode
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
+from reflectrl.pipeline.team import Team
 from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
@@ -94,7 +94,7 @@ def fine_tune(
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
-    run_players = RunPlayers(recipe, run)
+    run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
     if recipe.model.name != BUILTIN:  # whose labels are tokens by construction

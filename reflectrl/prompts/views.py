@@ -1,49 +1,13 @@
-"""``view``: the one place that determines what each role may see, and writes the prompts of a step.
-
-    role        when            state  past  menu  words of others               also
-    planner     episode_start   yes    yes   no    none                          task's id and kind
-    memory      before_act      yes    yes   no    planner, reflector            task's id and kind, words before
-    reflector   before_act      yes    yes   no    planner, memory               its words before, if it carries them
-    policy      the act         yes    yes   yes   planner, memory, reflector
-    corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
-    rater       episode_end     last   all   no    none                          every state, and the one at the end
-
-The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
-also see the id and the group of the task, which no text shows; the memory also sees its own words and the policy's
-thought at the previous step. Every role sees the last past actions, with ``prompt.history`` also the past states and
-the rewards of the environment. No role sees whether an episode succeeded, or the options of a task. Hints are given
-only to players that declare ``ReadsHints`` (the environment's expert), and never appear in a prompt.
-"""
+"""``State`` of an episode, and the ``View`` that one player has of it; ``reflectrl.seats.table`` makes the views."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
-from reflectrl.prompts.format import CARRIED, PromptFormat
+from reflectrl.core import Hints, Observation, Reading
 from reflectrl.prompts.menu import Menu
-from reflectrl.prompts.prompt import Prompt, unreadable
-
-SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
-    "planner": (),
-    "memory": ("planner", "reflector"),
-    "reflector": ("planner", "memory"),
-    "policy": ("planner", "memory", "reflector"),
-    "corrector": ("planner", "memory", "reflector", "policy"),
-    "rater": (),
-}
-"""Other roles whose words each role reads, in the order in which its prompt shows them."""
-When = Literal["episode_start", "before_act", "after_act", "episode_end"]
-MOMENTS: Mapping[str, When] = {
-    "planner": "episode_start",
-    "memory": "before_act",
-    "reflector": "before_act",
-    "corrector": "after_act",
-    "rater": "episode_end",
-}
-"""Moment of the step or episode at which each frozen role speaks."""
+from reflectrl.prompts.prompt import Prompt
 
 
 @dataclass(frozen=True)
@@ -110,64 +74,3 @@ class MenuView(View):
     """View of a player that chooses from the legal actions, or corrects such a choice."""
 
     menu: Menu
-
-
-def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
-    """Return the view that a frozen player in ``role`` has of ``state``, with the expert's hints if ``hints``.
-
-    Raises:
-        InvalidInput: an unknown role, a state without pictures for a role that sees pictures, or a state without text
-            for a planner, memory or rater that reads text, or a state without the past that the prompt shows.
-
-    """
-    if role not in MOMENTS:
-        raise InvalidInput(f"role {role!r} is unknown; {nearest(role, MOMENTS)}")
-    reads_text = role in ("planner", "memory", "rater") and role not in layout.images
-    if reads_text and not state.observation.text.strip() and state.observation.images:
-        raise unreadable()
-    said = _seen(role, state)
-    before = _words_before(role, layout, state)
-    carried = {CARRIED: before.get("reflector", "")} if role == "reflector" and layout.carry else {}
-    recalls = role in ("planner", "memory")
-    return View(
-        _prompt(role, layout, state, {**said, **carried}),
-        state.observation,
-        state.past,
-        said,
-        state.hints if hints else None,
-        visited=state.visited if role == "rater" else (),
-        last=state.last if role == "rater" else None,
-        before=before,
-        task_id=state.task_id if recalls else "",
-        task_type=state.task_type if recalls else "",
-    )
-
-
-def menu_view(
-    role: str, layout: PromptFormat, state: State, menu: Menu, *, action: str | None = None, hints: bool = False
-) -> MenuView:
-    """Return the policy's view of ``state``, or the view of the corrector of its ``action``; raise as ``view`` does."""
-    said = _seen(role, state)
-    return MenuView(
-        _prompt(role, layout, state, said, menu),
-        state.observation,
-        state.past,
-        said,
-        state.hints if hints else None,
-        action,
-        menu=menu,
-        reading=state.reading if hints else None,
-    )
-
-
-def _prompt(role: str, layout: PromptFormat, state: State, said: Mapping[str, str], menu: Menu | None = None) -> Prompt:
-    return layout.prompt(role, state.observation, state.past, said, menu, visited=state.visited, rewards=state.rewards)
-
-
-def _words_before(role: str, layout: PromptFormat, state: State) -> dict[str, str]:
-    read = {"memory": ("memory", "policy"), "reflector": ("reflector",) if layout.carry else ()}
-    return {other: state.before[other] for other in read.get(role, ()) if other in state.before}
-
-
-def _seen(role: str, state: State) -> dict[str, str]:
-    return {other: state.said[other] for other in SEEN_WORDS[role] if other in state.said}

@@ -29,11 +29,12 @@ from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.models.policy import Scores
-from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Player, Remembers
 from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.thoughts import known
 from reflectrl.rollout.validated import Validated
+from reflectrl.seats.table import Seat, reflecting
 from reflectrl.training.arguments import (
     check_seats,
     frozen_reflector,

@@ -13,7 +13,7 @@ from torch import nn
 from reflectrl.config.rlft import NOVELTY
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode, encode
-from reflectrl.players import Remembers
+from reflectrl.prompts.players import Remembers
 from reflectrl.rollout.image_files import with_images, without_images
 from reflectrl.rollout.record import HOLDERS
 from reflectrl.training.checkpoints import Checkpoints

@@ -24,10 +24,10 @@ from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import TRACKERS
+from reflectrl.core.metric import metrics_of
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
 from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.rollout.metrics import metrics_of
 
 NAMES = {field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()}
 """Names of metrics in the trackers, keyed by field name."""

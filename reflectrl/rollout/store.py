@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.files import read_bytes, read_text, write_text
 from reflectrl.core.jsonl import drop_unfinished_line
-from reflectrl.memory.experience import Experience, experience_of
+from reflectrl.memory.experience import Best, Experience, Keep, experience_of, is_kept
 from reflectrl.rollout.record import Header, append_records, read_records
 
 FORMAT = "reflectrl-experiences"
-Keep = Literal["success", "rewarded"]
 
 
 class EpisodeStore:
@@ -50,7 +48,7 @@ class EpisodeStore:
         self._read()
 
     def _read(self) -> None:
-        self._kept = _Best()
+        self._kept = Best()
         if self.path.exists() and self.path.stat().st_size:
             found, records = read_records(self.path, FORMAT, Experience)
             if found.env != self._header.env:
@@ -73,7 +71,7 @@ class EpisodeStore:
             its task.
 
         """
-        if not _wanted(trajectory, self._keep) or not trajectory.turns:
+        if not is_kept(trajectory, self._keep) or not trajectory.turns:
             return False
         experience = experience_of(trajectory)
         if not self._kept.offer(experience):
@@ -94,39 +92,6 @@ class EpisodeStore:
     def snapshot(self) -> tuple[Experience, ...]:
         """Return the episodes as they are now, oldest first; what is added later does not change it."""
         return tuple(self._kept.of_task.values())
-
-
-def experiences(trajectories: Iterable[Trajectory], keep: Keep = "success") -> tuple[Experience, ...]:
-    """Return the best episode of each task, as a store would keep them, with the pictures of its states."""
-    best = _Best()
-    for trajectory in trajectories:
-        if _wanted(trajectory, keep):
-            best.offer(experience_of(trajectory, pictured=True))
-    return tuple(best.of_task.values())
-
-
-def _wanted(trajectory: Trajectory, keep: Keep) -> bool:
-    return trajectory.success or (keep == "rewarded" and trajectory.episode_return > 0)
-
-
-class _Best:
-    """The best episode of each task, in the order of their arrival."""
-
-    def __init__(self) -> None:
-        self.of_task: dict[str, Experience] = {}
-
-    def offer(self, experience: Experience) -> bool:
-        """Keep an episode if it has a step with an effect and is better than that of its task."""
-        old = self.of_task.get(experience.task_id)
-        if not experience.steps or (old is not None and _rank(experience) <= _rank(old)):
-            return False
-        self.of_task.pop(experience.task_id, None)  # so that the new one goes to the end
-        self.of_task[experience.task_id] = experience
-        return True
-
-
-def _rank(experience: Experience) -> tuple[bool, float, int]:
-    return experience.success, experience.episode_return, -len(experience.steps)
 
 
 def _drop_damaged_end(path: Path) -> int:

@@ -14,8 +14,8 @@ from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu
 from reflectrl.prompts.chat import plain_prompt
+from reflectrl.prompts.rating import Scale
 from reflectrl.prompts.views import MenuView
-from reflectrl.raters.scale import Scale
 
 SUMMARY_TOKENS = 80
 """Maximum number of tokens of a summary."""

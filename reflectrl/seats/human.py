@@ -8,9 +8,9 @@ from typing import TextIO
 
 from reflectrl.core import Choice, Decision, ReflectRLError, Utterance, nearest
 from reflectrl.core.text import visible
-from reflectrl.players.base import ReadsHints
 from reflectrl.prompts import Menu
 from reflectrl.prompts.format import REFLECTION_CUE
+from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import MenuView, View
 
 QUIT = "quit"

@@ -10,7 +10,7 @@ from statistics import StatisticsError, correlation
 import numpy as np
 
 from reflectrl.core import Trajectory, WorkFailed
-from reflectrl.raters.scale import level_of
+from reflectrl.prompts.rating import level_of
 
 ROLE = "rater"
 
