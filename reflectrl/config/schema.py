@@ -23,7 +23,7 @@ from reflectrl.prompts.format import PromptLayout
 from reflectrl.seats import SEATS, SeatKind, SeatSection
 from reflectrl.seats.corrector import TOGETHER
 from reflectrl.seats.memory import SEAT as MEMORY
-from reflectrl.seats.own import own_role, own_settings
+from reflectrl.seats.own import own_roles, own_settings
 from reflectrl.seats.policy import PolicyPlayerSection
 from reflectrl.seats.table import POLICY
 from reflectrl.workers.limits import WorkerLimits
@@ -275,8 +275,7 @@ class Recipe(Section):
             own = read.get(kind.role.name)
             seen[kind.role.name] = section.sees_pictures(base=own is not None and own.images)
         images = tuple(role for role, pictured in seen.items() if pictured)
-        roles = tuple(own_role(name, settings) for name, settings in self.players.own.items())
-        carry = self.players.reflector.carry
+        carry, roles = self.players.reflector.carry, own_roles(self.players.own)
         return replace(self.prompt.layout(instructions), images=images, carry=carry, roles=roles)
 
     @property

@@ -99,6 +99,19 @@ def own_role(name: str, settings: Mapping[str, Any]) -> Role:
     return Role(name, when, tuple(reads), cue)
 
 
+def own_roles(own: Mapping[str, Mapping[str, Any]]) -> tuple[Role, ...]:
+    """Return the roles of own seats by their names; raise as ``own_role`` does, or where two lines begin alike."""
+    roles: dict[str, Role] = {}
+    for role in (own_role(name, settings) for name, settings in own.items()):
+        if role.cue in roles:
+            raise InvalidInput(
+                f"players.{role.name} has cue={role.cue!r}, with which players.{roles[role.cue].name} begins its line "
+                "as well; give their classes different ones."
+            )
+        roles[role.cue or role.name] = role
+    return tuple(roles.values())
+
+
 def own_seat(name: str, settings: Mapping[str, Any]) -> Seat:
     """Return the own seat ``name`` with a new player, made with its settings.
 
