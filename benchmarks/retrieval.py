@@ -29,7 +29,7 @@ from remembered import Rotated
 
 from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Query, Retriever, Step, Weights
 from reflectrl.memory.embedders import Embedder
-from reflectrl.memory.language import minilm
+from reflectrl.memory.neural import minilm
 
 README = Path(__file__).parent / "README.md"
 KINDS = {"put": "put a {} in {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}"}

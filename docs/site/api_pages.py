@@ -9,7 +9,6 @@ API = {
         [
             "reflectrl.prompts",
             "reflectrl.prompts.views",
-            "reflectrl.prompts.roles",
             "reflectrl.prompts.players",
             "reflectrl.endpoint.endpoint",
         ],
@@ -38,8 +37,7 @@ API = {
             "reflectrl.memory.experience",
             "reflectrl.rollout.store",
             "reflectrl.memory.embedders",
-            "reflectrl.memory.language",
-            "reflectrl.memory.vision",
+            "reflectrl.memory.neural",
             "reflectrl.memory.retriever",
         ],
     ),

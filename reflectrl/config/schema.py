@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.budget import BudgetSection
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings

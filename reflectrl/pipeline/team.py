@@ -58,7 +58,7 @@ from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats import SEATS
-from reflectrl.seats.base import FrozenModel, Meets, SeatKind, SeatSection, Waits
+from reflectrl.seats.base import FrozenModel, Meets, SeatKind, SeatSection
 from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
 from reflectrl.seats.own import own_seat
@@ -331,10 +331,7 @@ class Team:
             seats += [] if player is None else [Seat(role, player)]
         seats += acting(self._own)
         players = {seat.role: seat.player for seat in seats}
-        for player in players.values():
-            if isinstance(player, Meets):
-                player.meet(players)
-        waits = {seat.role: isinstance(seat.player, Waits) and seat.player.waits for seat in seats}
+        waits = {role: isinstance(player, Meets) and player.meet(players) for role, player in players.items()}
         return tuple(sorted(seats, key=lambda seat: (seat.when != "episode_start", waits[seat.role])))
 
     def _made(self, kind: SeatKind, section: SeatSection) -> Player | None:

@@ -21,7 +21,7 @@ from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
 from reflectrl.prompts.prompt import Prompt
-from reflectrl.prompts.roles import Role
+from reflectrl.prompts.views import Role
 
 PAST_CUE = "Past:"
 REFLECTION_CUE = "Reflection:"

@@ -10,8 +10,7 @@ from typing import Literal
 from reflectrl.core import Image, InvalidInput, Observation, Utterance
 from reflectrl.core.chat import DECORATION, BadReply, LabelChat, Messages, PicturedChat
 from reflectrl.core.drawing import need_pillow, strip
-from reflectrl.prompts.roles import unpictured
-from reflectrl.prompts.views import View
+from reflectrl.prompts.views import View, unpictured
 
 Reward = Literal["raw", "unit", "max_only"]
 LABELS = ("very bad", "bad", "good", "very good")

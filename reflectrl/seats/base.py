@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from reflectrl.core import NatLangEnv, Trajectory
-from reflectrl.core.chat import Messages
 from reflectrl.core.settings import Section, settings_fields
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.models.section import ModelSection, is_gguf
 from reflectrl.prompts.players import Player
-from reflectrl.prompts.roles import Role
+from reflectrl.prompts.views import Role
 
 if TYPE_CHECKING:  # torch and openai take seconds to import
-    from reflectrl.endpoint.chat import Reply
+    from reflectrl.endpoint.chat import ChatClient
     from reflectrl.engine.prefix_cache import PrefixCache
     from reflectrl.models.load import LanguageModel
-
-T = TypeVar("T")
 
 
 class SeatSection(Section):
@@ -98,21 +95,6 @@ def need_remote(player: str, *, images: bool) -> None:
         raise ValueError(f"images shows pictures to remote, but player={player} reads text; set player to remote")
 
 
-@runtime_checkable
-class Chat(Protocol):
-    """A chat endpoint as a player sees it; ``reflectrl.endpoint.chat.ChatClient`` is one."""
-
-    def ask_many(
-        self,
-        chats: Sequence[Messages],
-        reads: Sequence[Callable[[str], T]],
-        draws: Sequence[str] | None = None,
-        instead: T | None = None,
-    ) -> list[Reply[T]]:
-        """Ask all chats and return the replies in order; see ``ChatClient``."""
-        ...
-
-
 @dataclass(frozen=True)
 class FrozenModel:
     """A language model in this process that is not trained."""
@@ -142,7 +124,7 @@ class Bench(Protocol):
         """
         ...
 
-    def chat(self, endpoint: Endpoint, role: str, *, skip_failures: bool = False) -> Chat:
+    def chat(self, endpoint: Endpoint, role: str, *, skip_failures: bool = False) -> ChatClient:
         """Return a client of a chat endpoint, whose paid replies are kept under the name of the role.
 
         With ``skip_failures``, a call that the server answers in none of its attempts is rejected like one without a
@@ -164,21 +146,11 @@ class Bench(Protocol):
 
 
 @runtime_checkable
-class Waits(Protocol):
-    """A player that may have to speak after the others of its moment, because it reads their words."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether it does."""
-        ...
-
-
-@runtime_checkable
 class Meets(Protocol):
     """A player that works with those of other seats."""
 
-    def meet(self, players: Mapping[str, Player]) -> None:
-        """Get to know the other players by role, before anybody speaks."""
+    def meet(self, players: Mapping[str, Player]) -> bool:
+        """Get to know all players by role; return whether it has to speak after the others of its moment."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -16,10 +16,12 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.models.section import ModelSection, need_trained
 from reflectrl.prompts.players import CountsMisses, Player, ReadsHints
 from reflectrl.prompts.rating import Scale
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import View
-from reflectrl.seats.base import Bench, Chat, FrozenModel, SeatKind, SeatSection, need_remote
+from reflectrl.prompts.views import Role, View
+from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need_remote
 from reflectrl.seats.reflector import ExpertReflector
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.endpoint.chat import ChatClient
 
 TOGETHER = (
     "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; set both or "
@@ -158,7 +160,7 @@ class RemoteCorrector:
     """A frozen chat model that rewrites wrong thoughts."""
 
     def __init__(
-        self, chat: Chat, *, instead: str | None = "", images: bool = False, questions: Sequence[str] = ()
+        self, chat: ChatClient, *, instead: str | None = "", images: bool = False, questions: Sequence[str] = ()
     ) -> None:
         """Ask ``chat``; say ``instead`` where it has no usable reply, or raise if ``None``.
 

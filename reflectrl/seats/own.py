@@ -22,7 +22,7 @@ from reflectrl.core.options import wrong_type
 from reflectrl.core.registry import foreign_code
 from reflectrl.prompts.format import PAST_CUE, POLICY_CUES
 from reflectrl.prompts.players import Player
-from reflectrl.prompts.roles import Role, When
+from reflectrl.prompts.views import Role, When
 from reflectrl.seats import SEATS
 from reflectrl.seats.table import POLICY, Seat
 

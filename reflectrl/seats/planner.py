@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 
 from pydantic import model_validator
 
@@ -18,10 +18,12 @@ from reflectrl.models.section import ModelSection, need_trained
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.chat import plain_prompt, read_reflection
 from reflectrl.prompts.players import Player
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import View
-from reflectrl.seats.base import Bench, Chat, FrozenModel, SeatKind, SeatSection
+from reflectrl.prompts.views import Role, View
+from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
 from reflectrl.seats.reflector import ExpertReflector
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.endpoint.chat import ChatClient
 
 PLAN_BEGINS = "To solve the task,"
 PLANNER_ROLE = (
@@ -106,9 +108,10 @@ class Planner:
         chats = [plan_chat(view.prompt, self._examples(view)) for view in views]
         return [Utterance(read_plan(words)) for words in self._model.write(chats, draws)]
 
-    def meet(self, players: Mapping[str, Player]) -> None:  # noqa: ARG002 - a memory shows its own
+    def meet(self, players: Mapping[str, Player]) -> bool:  # noqa: ARG002 - a memory shows its own
         """Forget the plans that another memory has shown."""
         self.past = None
+        return False
 
     def _examples(self, view: View) -> list[PlanExample]:
         if self.past is None:
@@ -142,7 +145,7 @@ class LocalText:
 class RemoteText:
     """A chat model; a chat that gets no usable reply is answered by an empty text."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatClient) -> None:
         """Send chats to ``chat``."""
         self.client = chat
 

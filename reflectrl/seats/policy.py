@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from reflectrl.core import Choice, Decision, InvalidInput
 from reflectrl.core.chat import LabelChat
@@ -13,8 +14,10 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts.chat import policy_chat, read_label
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import MenuView
-from reflectrl.seats.base import Chat
 from reflectrl.seats.reflector import hints_of
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.endpoint.chat import ChatClient
 
 
 class PolicyPlayerSection(Section):
@@ -103,7 +106,7 @@ class CarelessExpert(ReadsHints):
 class RemotePolicy:
     """A chat model that plays by naming labels; its probabilities are unknown, so the records have none."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatClient) -> None:
         """Ask ``chat``."""
         self.client = chat
 

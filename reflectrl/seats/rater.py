@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from statistics import pstdev
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic import model_validator
 
@@ -22,12 +22,15 @@ from reflectrl.core.settings import Count, Fraction
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.models.section import ModelSection, need_trained
 from reflectrl.prompts import Menu, Prompt
-from reflectrl.prompts.chat import plain_prompt, read_reflection
+from reflectrl.prompts.chat import plain_prompt
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.rating import Questions, Scale
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import View
-from reflectrl.seats.base import Bench, Chat, FrozenModel, SeatKind, SeatSection, need_remote
+from reflectrl.prompts.views import Role, View
+from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need_remote
+from reflectrl.seats.planner import RemoteText
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.endpoint.chat import ChatClient
 
 ROLE = Role(
     "rater",
@@ -202,7 +205,7 @@ class RemoteModel:
     ``endpoint.max_rejected`` bounds both.
     """
 
-    def __init__(self, chat: Chat, scale: Scale) -> None:
+    def __init__(self, chat: ChatClient, scale: Scale) -> None:
         """Send chats to ``chat``, for levels of ``scale``."""
         self.client = chat
         self._scale = scale
@@ -214,8 +217,7 @@ class RemoteModel:
             WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
 
         """
-        replies = self.client.ask_many(chats, [read_reflection] * len(chats), list(map(repr, draws)), instead="")
-        return [reply.value for reply in replies]
+        return RemoteText(self.client).write(chats, draws)
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level a chat; ``None`` for one that got no rating in all attempts; raises as ``summaries``."""

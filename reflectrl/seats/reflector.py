@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from reflectrl.core import Hints, InvalidInput, Utterance
 from reflectrl.core.chat import Messages
@@ -14,9 +14,11 @@ from reflectrl.prompts.chat import KEEP, read_reflection
 from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.prompts.players import CachedPlayer, Player, ReadsHints
 from reflectrl.prompts.prompt import CARRIED_CUE
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import View
-from reflectrl.seats.base import Bench, Chat, FrozenModel, SeatKind, SeatSection
+from reflectrl.prompts.views import Role, View
+from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
+
+if TYPE_CHECKING:  # openai takes a second to import
+    from reflectrl.endpoint.chat import ChatClient
 
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "
@@ -170,7 +172,7 @@ class RemoteReflector(CachedPlayer):
     temperature 0 the endpoint samples, so only replies in ``journal`` can be reproduced.
     """
 
-    def __init__(self, chat: Chat, *, cache_size: int = 100_000, is_sampled: bool = False) -> None:
+    def __init__(self, chat: ChatClient, *, cache_size: int = 100_000, is_sampled: bool = False) -> None:
         """Ask ``chat``; cache at most ``cache_size`` reflections, 0 for none, and none of a model that samples."""
         super().__init__(0 if is_sampled else cache_size)
         self.client = chat

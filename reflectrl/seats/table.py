@@ -28,8 +28,7 @@ from reflectrl.prompts.format import PromptFormat
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.prompt import Prompt, unreadable
-from reflectrl.prompts.roles import Role, When
-from reflectrl.prompts.views import MenuView, State, View
+from reflectrl.prompts.views import MenuView, Role, State, View, When
 from reflectrl.seats import SEATS
 
 FROZEN: Mapping[str, Role] = {kind.role.name: kind.role for kind in SEATS}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.action_mode import check_action_mode
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.frozen_layers import frozen_layers

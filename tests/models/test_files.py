@@ -14,7 +14,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
-from reflectrl.memory.language import minilm
+from reflectrl.memory.neural import minilm
 from reflectrl.models.files import MOST_BYTES, check_adapter, checked
 from reflectrl.models.load import load_model, new_model, no_progress_bars, save_model
 from reflectrl.models.reflecting import add_reflector

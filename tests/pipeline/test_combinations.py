@@ -21,7 +21,7 @@ from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.memory import Retriever
-from reflectrl.memory.language import HiddenStates
+from reflectrl.memory.neural import HiddenStates
 from reflectrl.models.judge import LocalModel
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.reflector import LMReflector

@@ -11,7 +11,7 @@ from records import prompts_of
 from reflectrl.core import Image, InvalidInput, Observation
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.prompts import History, PromptFormat
-from reflectrl.prompts.roles import Role
+from reflectrl.prompts.views import Role
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.policy import ExpertPolicy
 from reflectrl.seats.reflector import ExpertReflector

@@ -21,7 +21,7 @@ from reflectrl.core import Utterance
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.prompts.roles import Role
+from reflectrl.prompts.views import Role
 from reflectrl.seats.base import SeatKind, SeatSection
 
 

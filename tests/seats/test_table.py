@@ -9,8 +9,7 @@ import pytest
 import reflectrl.seats.table
 from reflectrl.core import Hints, InvalidInput, Observation
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.roles import Role
-from reflectrl.prompts.views import State, View
+from reflectrl.prompts.views import Role, State, View
 from reflectrl.seats import SEATS
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import MOMENTS, Seat, menu_view, view
