@@ -96,7 +96,8 @@ class Team:
         self._replies = replies
         self._clients: list[ChatClient] = []
         self._models: dict[str, FrozenModel] = {}
-        self._players: dict[str, Player | None] = {}
+        self._players: dict[str, tuple[SeatSection, Player | None]] = {}
+        self._reflectors: dict[str, Player | None] = {}
         self._playing: LanguageModel | None = None
         self._reflector = REFLECTOR
         self._whole_dataset = False
@@ -335,11 +336,12 @@ class Team:
         return tuple(sorted(seats, key=lambda seat: (seat.when != "episode_start", waits[seat.role])))
 
     def _made(self, kind: SeatKind, section: SeatSection) -> Player | None:
-        """Return the player of a seat, which is made once."""
-        key = f"{kind.role.name} {section.model_dump_json()}"
-        if key not in self._players:
-            self._players[key] = kind.make(section, self)
-        return self._players[key]
+        """Return the player of a seat, which is made once for a section."""
+        known, player = self._players.get(kind.role.name, (None, None))
+        if known is not section:
+            player = kind.make(section, self)
+            self._players[kind.role.name] = section, player
+        return player
 
     @cached_property
     def _own(self) -> list[Seat]:
@@ -402,9 +404,9 @@ class Team:
             section = section.model_copy(update={"cache_size": 0})
         if section.player != "local":
             return make_reflector(section, self)
-        if self._reflector not in self._players:
-            self._players[self._reflector] = make_reflector(section, self)
-        return self._players[self._reflector]
+        if self._reflector not in self._reflectors:
+            self._reflectors[self._reflector] = make_reflector(section, self)
+        return self._reflectors[self._reflector]
 
     def other_reflector(self, section: ReflectorSection) -> Callable[[], Player | None]:
         """Check that a reflector of ``eval.reflectors`` can be made, and return a function that makes it.
