@@ -1,4 +1,4 @@
-"""Compare the ALFWorld engine with the stock TextWorld stack: the ALFWorld table of ``benchmarks/README.md``.
+"""Compare the ALFWorld engine with the stock TextWorld stack: the ALFWorld table of ``benchmarks/results/engine.md``.
 
     python benchmarks/alfworld_engine.py                          # some minutes, rewrites the table
     python benchmarks/alfworld_engine.py --games 6 --episodes 60  # a quick look, on stdout
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from arms import HERE, made_by, publish, table
+from arms import ENGINE, made_by, publish, table
 
 from reflectrl.core import Task, WorkFailed
 from reflectrl.envs.alfworld import AlfWorld
@@ -183,25 +183,23 @@ def look(episodes: int) -> Look:
 
 
 def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
-    """Return the table and the text on memory growth."""
+    """Print what the environment adds and how memory grows, and return the table of both engines."""
     lines = [
         [what, thousandths(race.stock[what]), thousandths(race.ours[what]), faster(race, what)]
         for what in (FIRST, LATER, NEXT, SAME, STEP)
     ]
-    lines += [[f"{what} (environment)", "-", thousandths(seconds), "-"] for what, seconds in own.ours.items()]
+    own_lines = [[what, thousandths(seconds)] for what, seconds in own.ours.items()]
     heads = ["processor milliseconds: median (middle half)", "stock", "ours", "times as fast"]
     megabytes = ", ".join(f"{now.megabytes:.0f}" for now in looks)
     first, second, *_, last = looks
-    steps = len(race.ours[STEP])
-    return (
-        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process and in turns:\n"
-        f"{games} games of the six families, each played {REPEATS} times. After each of the {steps:,} random\n"
-        "steps both said the same text and offered the same commands.\n\n"
-        f"{table(heads, lines)}\n\n"
-        f"Resident megabytes before {last.episodes:,} episodes (a reset to the next of {DIFFERENT} games and 5 to 15\n"
-        f"random steps) and after each {second.episodes}: {megabytes}.\n"
+    print(
+        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process and in turns, {games} games:\n"
+        f"after each of {len(race.ours[STEP]):,} random steps both said the same and offered the same commands.\n\n"
+        f"{table(['what the environment adds', 'ms'], own_lines)}\n\n"
+        f"Resident megabytes before {last.episodes:,} episodes and after each {second.episodes}: {megabytes}.\n"
         f"Processes: {first.processes} before and {last.processes} after; open files: {first.files} and {last.files}.\n"
     )
+    return f"{table(heads, lines)}\n"
 
 
 def thousandths(seconds: Sequence[float]) -> str:
@@ -235,7 +233,7 @@ def main() -> None:
     text = report(times, own, looks, arguments.games)
     print(text)
     if (arguments.games, arguments.episodes) == (GAMES, EPISODES):
-        publish(HERE / "README.md", "alfworld_engine", text)
+        publish(ENGINE, "alfworld_engine", text)
 
 
 if __name__ == "__main__":

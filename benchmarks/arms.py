@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
 
-from reflectrl.config import Recipe, load_recipe
-from reflectrl.config.advantage import GAE
-from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget
 from reflectrl.core import InvalidInput
 from reflectrl.core.origin import commit_of, hardware
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
@@ -20,6 +16,8 @@ from reflectrl.report.series import mean_interval
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+LEARNING, SIBLINGS, ENGINE = (HERE / "results" / f"{name}.md" for name in ("learning", "siblings", "engine"))
+"""Pages of the published tables."""
 RELIABILITY = HERE.parent / "docs" / "reliability.md"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment variables of a run: with more threads, nano models' sums take longer and are rounded differently."""
@@ -58,10 +56,6 @@ class Environment:
     title: str
     recipe: str
     """Nano recipe with reflection, trained by the arm ``reflecting``."""
-    hidden: str
-    """Short description of what the text of a state does not show."""
-    played: str
-    """Sentence for the tables on how the test tasks differ from the training tasks."""
     silent_recipe: str | None = None
     """Nano recipe without reflection; by default ``recipe`` with the reflector switched off."""
     seeds: str = SEEDS
@@ -83,7 +77,8 @@ class Environment:
     @property
     def ablated(self) -> Arm:
         """The arm with reflection, on the seeds of the ablations that are compared with it."""
-        return replace(self.reflecting, seeds=self.ablations[0].seeds)
+        seeds = self.ablations[0].seeds
+        return replace(self.reflecting, title=f"Reflect-RL, seeds {seeds}", seeds=seeds)
 
 
 def _menu(place: str, recipe: str) -> Arm:
@@ -94,9 +89,6 @@ ENVIRONMENTS: Mapping[str, Environment] = {
     "taxi": Environment(
         "Taxi, pickup",
         "dangerous_taxi/nano",
-        "nothing",
-        "No SFT row shows a start of the test and no training episode begins there, but some pass through; training "
-        "visits no state of unseen_destination.",
         "dangerous_taxi/nano_no_reflection",
         "80-89",
         (
@@ -109,23 +101,17 @@ ENVIRONMENTS: Mapping[str, Environment] = {
     "ride": Environment(
         "Taxi, the whole ride",
         "dangerous_taxi/nano_full",
-        "nothing",
-        "No SFT row shows a start of the test and no training episode begins there, but some pass through.",
         seeds=LATER_SEEDS,
         ablations=(Arm("curriculum", "pickup first", "dangerous_taxi/nano_full_curriculum", seeds=LATER_SEEDS),),
     ),
     "line": Environment(
         "Number line",
         "number_line/nano",
-        "nothing",
-        "Lines of ten numbers; training begins at none of the starts of the test, but passes through some.",
         ablations=(_menu("first", "number_line/nano"),),
     ),
     "explore": Environment(
         "AutoExplore, the company's files",
         "auto_explore/nano",
-        "where the file lies",
-        "Each seed splits the files anew, and no file of a test question is asked about in training.",
         "auto_explore/nano_no_reflection",
         LATER_SEEDS,
         (Arm("no_negatives", "without negatives", "auto_explore/nano_no_negatives", seeds=LATER_SEEDS),),
@@ -133,8 +119,6 @@ ENVIRONMENTS: Mapping[str, Environment] = {
     "alfworld": Environment(
         "ALFWorld, the tomato task",
         "alfworld/nano",
-        "what closed or far places hold",
-        "No game of the test is in training, but its four kitchens are.",
         "alfworld/nano_no_reflection",
         ablations=(
             Arm("no_negatives", "without negatives", "alfworld/nano_no_negatives"),
@@ -192,61 +176,6 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, f"|{'---|' * len(heads)}", *rest])
 
 
-def objective(recipe: Recipe) -> str:
-    """Describe the RLFT objective of a recipe.
-
-    Raises:
-        InvalidInput: the recipe has no RLFT.
-
-    """
-    rlft = recipe.rlft
-    if rlft is None:
-        raise InvalidInput(f"recipe {recipe.name!r} has no rlft section, so it has no objective to name.")
-    update, advantage, updates = rlft.update, rlft.advantage, rlft.updates_per_iteration
-    method = f"PPO with clip range {update.epsilon:g}" if isinstance(update, PPO) else "REINFORCE"
-    gae_lambda = advantage.gae_lambda if isinstance(advantage, GAE) else 1
-    terms = [
-        method if updates == 1 else f"{method} and {updates} updates an iteration",
-        *([f"no update beyond a KL divergence of {update.target_kl:g}"] if update.target_kl else []),
-        _BASELINES[advantage.kind],
-        *([f"GAE with lambda {gae_lambda:g}"] if gae_lambda < 1 else []),
-        "no discount" if rlft.gamma == 1 else f"discount {rlft.gamma:g}",
-        *(["advantages centred"] if advantage.center else []),
-        *(["advantages divided by their deviation"] if advantage.normalize else []),
-        _entropy(rlft.terms.entropy),
-        *([f"{rlft.replay.episodes} replayed successes beside {rlft.episodes} new episodes"] if rlft.replay else []),
-    ]
-    smoothing = recipe.sft.policy.label_smoothing
-    after = f" (after SFT with label smoothing {smoothing:g})" if smoothing else ""
-    return f"{', '.join(terms)}{after}"
-
-
-def _entropy(term: EntropyBonus | EntropyTarget | None) -> str:
-    """Describe the entropy bonus of an objective."""
-    if term is None:
-        return "no entropy bonus"
-    return f"an entropy bonus of {term.coef:g}{f' below {term.floor:g} nats' if term.floor else ''}"
-
-
-_BASELINES = {
-    "none": "no baseline",
-    "batch": "the batch's mean as the baseline",
-    "leave_one_out": "the mean of the other episodes as the baseline",
-    "step_group": "the means of the task's episodes and of equal states as the baseline",
-    "gae": "a value head as the baseline",
-}
-
-
-def objectives(recipe: Recipe) -> str:
-    """Describe the objective of ``recipe``, which is that of a table's rows, and the paper's."""
-    paper = load_recipe("dangerous_taxi/nano_paper_objective")
-    return textwrap.fill(
-        f"Objective of all rows with RLFT, unless they name another: {objective(recipe)}. "
-        f"The paper's objective: {objective(paper)}.",
-        width=120,
-    )
-
-
 def made_by(command: str, machine: str | None = None, commits: Sequence[str] = ()) -> str:
     """Describe how numbers were measured: date, commits (by default the one checked out), command and machine."""
     made_at = ", ".join(f"commit {each}" for each in dict.fromkeys(commits or [commit()]))
@@ -283,6 +212,26 @@ def publish(page: Path, mark: str, text: str) -> None:
     """
     before, _, after = _parts(page, mark)
     page.write_text(f"{before}{text}{after}", encoding="utf-8")
+
+
+def publish_rows(page: Path, mark: str, rows: Sequence[Sequence[str]], names: int = 2) -> None:
+    """Write rows into the table at ``mark`` of ``page``, in place of those with the same first ``names`` cells.
+
+    Raises:
+        InvalidInput: ``page`` lacks the marks.
+
+    """
+    head, rule, *old = content(page, mark).splitlines()
+    new = table((), rows).splitlines()[2:]
+    lines = {tuple(line.split(" | ")[:names]): line for line in (*old, *new)}
+    publish(page, mark, "\n".join([head, rule, *lines.values(), ""]))
+
+
+def published_rows(page: Path, mark: str) -> list[dict[str, str]]:
+    """Return the rows of the table at ``mark`` of ``page`` as cells by their heads."""
+    lines = [line for line in content(page, mark).splitlines() if line.startswith("| ")]
+    heads, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    return [dict(zip(heads, row, strict=True)) for row in rows]
 
 
 def _parts(page: Path, mark: str) -> tuple[str, str, str]:

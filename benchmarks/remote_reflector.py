@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from arms import HERE, loaded_machine, made_by, publish, table
+from arms import ENGINE, loaded_machine, made_by, publish, table
 
 from reflectrl.core import NatLangEnv, Utterance, make_env
 from reflectrl.endpoint.chat import ChatClient
@@ -194,21 +194,16 @@ def main() -> None:
         "latency, s",
         "in flight",
         "steps/s",
-        "ideal",
         "in waves",
         "reached of that",
-        "client's processor ms a call",
+        "client's processor ms per call",
     )
-    text = f"""{made_by("python benchmarks/remote_reflector.py", load)}:
-{EPISODES} taxi episodes, {ENVS} side by side, {steps:,} steps, against a server in another process that answers after a
-delay. Without reflections they take {steps / seconds:,.0f} steps/s. "Ideal" is calls in flight over latency; "in waves"
-is what is left of it because each step of the rollout waits for its last reply.
-
-{table((*heads, "peak", "connections"), rows)}
-"""
+    print(made_by("python benchmarks/remote_reflector.py", load))
+    print(f"{EPISODES} episodes, {steps:,} steps; without reflections {steps / seconds:,.0f} steps/s\n")
+    text = f"{table(heads, [[*row[:3], *row[4:7]] for row in rows])}\n"
     print(text)
     if (given.latencies, given.concurrency) == (LATENCIES, CONCURRENCY):
-        publish(HERE / "README.md", "remote_reflector", text)
+        publish(ENGINE, "remote_reflector", text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure the processor milliseconds of a query to a memory of past episodes, on one thread.
 
-    python benchmarks/retrieval.py --publish
+    python benchmarks/retrieval.py
 
 The episodes are made from templates like those of ALFWorld's household tasks. Each new episode asks twice, about two of
 its states: task, kind and plan are compared with the past only for the first query. The words of each query have to be
@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from arms import made_by, publish, table
+from arms import made_by, table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the folder of remembered
 from remembered import Rotated
@@ -31,7 +31,6 @@ from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Q
 from reflectrl.memory.embedders import Embedder
 from reflectrl.memory.neural import minilm
 
-README = Path(__file__).parent / "README.md"
 KINDS = {"put": "put a {} in {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}"}
 KINDS |= {"cool": "put a cool {} in {}", "look": "examine the {} with the {}", "two": "put two {} in {}"}
 THINGS = [
@@ -121,10 +120,8 @@ def measure(count: int, named: str, embedder: Embedder) -> list[list[str]]:
 
 
 def main() -> None:
-    """Measure, print the table, and publish it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--publish", action="store_true", help="write the table to benchmarks/README.md")
-    given = parser.parse_args()
+    """Measure and print the table."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     memories: tuple[tuple[int, str, Embedder], ...] = (
         (1000, "hashed", HashingEmbedder()),
         (10_000, "hashed", HashingEmbedder()),
@@ -135,10 +132,7 @@ def main() -> None:
     rows = [row for memory in memories for row in measure(*memory)]
     heads = ["memory", "query", "first of its episode, median ms", "second, median ms", "95 % of them are below"]
     heads += ["slowest of all", "embedding the first's words before, ms"]
-    text = f"{made_by('python benchmarks/retrieval.py --publish')}.\n\n{table(heads, rows)}\n"
-    print(text)
-    if given.publish:
-        publish(README, "retrieval", text)
+    print(f"{made_by('python benchmarks/retrieval.py')}.\n\n{table(heads, rows)}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from statistics import median, quantiles
 from urllib.parse import urlsplit
 
 import psutil
-from arms import HERE, loaded_machine, made_by, publish, table
+from arms import ENGINE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, NatLangEnv, make_env
@@ -127,16 +127,12 @@ def main() -> None:
         for place, clients in enumerate(given.clients):
             mine = bodies[place * given.requests : (place + 1) * given.requests]
             rows += [[str(clients), kind, *measure(address, process, mine, clients)] for kind in ("new", "seen")]
-    heads = ("clients", "states", "requests/s", "ms a request", "95 % within", "processor ms of the server")
-    text = f"""{made_by("python benchmarks/serve.py RUN", loaded_machine())},
-whose cores the clients share; RUN is a run of `{recipe.name}`. The reflector writes for "new" states and reads its
-cache for "seen" ones.
-
-{table(heads, rows)}
-"""
+    heads = ("clients", "states", "requests/s", "ms per request", "95 % within", "processor ms of the server")
+    print(f"{made_by('python benchmarks/serve.py RUN', loaded_machine())}, a run of {recipe.name}\n")
+    text = f"{table(heads, rows)}\n"
     print(text)
     if (given.clients, given.requests) == (CLIENTS, REQUESTS):
-        publish(HERE / "README.md", "serve", text)
+        publish(ENGINE, "serve", text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     timeout 20m python benchmarks/siblings.py thoughts_points24        # for 20 minutes: repeat it to continue
 
 Each arm is a shipped recipe, trained with five seeds (a pretrained model: three) on one thread. ``raters_endpoint``
-starts its scripted chat model itself; ``raters_line`` needs a trained rater, see ``benchmarks/README.md``. Runs that
+starts its scripted chat model itself; ``raters_line`` needs a trained rater, see ``results/siblings.md``. Runs that
 ``benchmarks/records/`` holds are not trained again: ``--record`` adds the finished ones, without weights and episodes.
 """
 
@@ -16,11 +16,12 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from arms import HERE, RUNS, made_by, plan, publish
-from learning import COSTS, EXPLAINED, Column, commits, comparison, machines, sitting
+from arms import HERE, LEARNING, RUNS, SIBLINGS, made_by, plan, publish_rows, table
+from learning import SHOWN, Column, commits, machines, minutes, reached, runs_of, sitting
 from scripted_rater import ScriptedRater
 from studies import GPU_STUDIES, STUDIES
 
@@ -101,48 +102,29 @@ def _per_cent(values: Sequence[float], decimals: int = 0) -> str:
     return f"{mean}" if half is None else f"{mean} ± {half}"
 
 
-COLUMNS: Mapping[str, tuple[Mapping[str, Column], str]] = {
-    "pretrained": (
-        {
-            "before training": _sampled("zero_shot", ["none"]),
-            "blank": _sampled("rlft", ["blank"]),
-            "of other states": _sampled("rlft", ["shuffled"]),
-        },
-        "Before training: of the pretrained model without reflections. Blank, of other states: of the policy after\n"
-        "RLFT with no words, or those of another state, in place of the reflections.",
-    ),
-    "thoughts": (
-        {
-            "misread": _over(LAST, "thought_misread"),
-            "of each seed": _over(LAST, "thought_misread", each=True),
-            "consistent": _over(LAST, "thought_consistent"),
-            "distinct": _over(LAST, "thought_distinct"),
-            "illegal, first": _over(FIRST, "illegal"),
-            "illegal": _over(LAST, "illegal"),
-            "tokens a step": _over(LAST, "thought_tokens", ".1f"),
-        },
-        f"Misread to tokens: of the last {WINDOW} iterations of training, as docs/thoughts.md explains them; illegal,\n"
-        f"first: of the first {WINDOW}; of each seed: misread.",
-    ),
-    "memory": (
-        {
-            "trial 1": _trial(1, memory=True),
-            "2": _trial(2, memory=True),
-            "3": _trial(3, memory=True),
-            "solved": _trial(3, memory=True, solved=True),
-            "without memory: trial 1": _trial(1, memory=False),
-            "3 without": _trial(3, memory=False),
-            "solved without": _trial(3, memory=False, solved=True),
-        },
-        "Trials: success of the policy after RLFT, which plays every test task once in each, with a 95 % t interval\n"
-        "over runs; solved: by any of the three. In the mean and SFT, a memory holds the expert's episodes.",
-    ),
-    "raters": (
-        {"success in training": _over(LAST, "success")},
-        "Success in training: of its last iterations, by the truth.",
-    ),
+COLUMNS: Mapping[str, Mapping[str, Column]] = {
+    "pretrained": {
+        "before training": _sampled("zero_shot", ["none"]),
+        "blank": _sampled("rlft", ["blank"]),
+        "of other states": _sampled("rlft", ["shuffled"]),
+    },
+    "thoughts": {
+        "misread": _over(LAST, "thought_misread"),
+        "of each seed": _over(LAST, "thought_misread", each=True),
+        "illegal, first": _over(FIRST, "illegal"),
+        "illegal": _over(LAST, "illegal"),
+        "tokens per step": _over(LAST, "thought_tokens", ".1f"),
+    },
+    "memory": {
+        "trial 1": _trial(1, memory=True),
+        "2": _trial(2, memory=True),
+        "3": _trial(3, memory=True),
+        "solved": _trial(3, memory=True, solved=True),
+        "3 without": _trial(3, memory=False),
+        "solved without": _trial(3, memory=False, solved=True),
+    },
 }
-"""Additional columns of each kind of tables, and their explanation."""
+"""Additional columns of each kind of study."""
 
 
 def record_of(run: PlannedRun, records: Path = RECORDS) -> Path | None:
@@ -170,27 +152,54 @@ def record(folder: Path, records: Path = RECORDS) -> None:
             shutil.copyfile(folder / name, target / name)
 
 
-def report(name: str, runs: Sequence[Run], command: str) -> str:
-    """Return the table of the finished runs, and how they were made."""
-    return f"{made_by(command, machines(runs), commits(runs))}, one thread a run.\n{results(name, runs)}\n"
+@dataclass(frozen=True)
+class Table:
+    """Rows of a study in a published table."""
+
+    page: Path
+    mark: str
+    heads: tuple[str, ...]
+    rows: list[list[str]]
+    names: int = 2
+    """Number of first cells that name a row."""
+
+    def __str__(self) -> str:
+        return table(self.heads, self.rows)
+
+    def publish(self) -> None:
+        """Write the rows into the table of the page."""
+        publish_rows(self.page, self.mark, self.rows, self.names)
 
 
-def results(name: str, runs: Sequence[Run]) -> str:
-    """Return the table of the finished runs."""
-    study = STUDIES.get(name) or GPU_STUDIES[name]
-    columns, explained = COLUMNS[name.partition("_")[0]]
+def results(name: str, runs: Sequence[Run], machine: str = "CPU") -> list[Table]:
+    """Return the tables of a study's finished runs; ``machine`` names where a pretrained model was trained."""
+    study, kind = STUDIES.get(name) or GPU_STUDIES[name], name.partition("_")[0]
     section = load_recipe(study.arms[0].recipe).eval
     split, *others = section.splits
-    further = {f"on {other}": _sampled("rlft", OWN, other) for other in others}
-    further |= {"on all": _on_all} if others else {}
-    further |= {group: _sampled("rlft", OWN, split, group) for group in section.groups}
-    if further:
-        explained += f"\nColumns {', '.join(further)}: success after RLFT in these tasks."
-    return f"""Success in per cent of sampled episodes on split {split}, over seeds.
-{EXPLAINED}
-{explained}
+    columns = COLUMNS.get(kind, {})
+    trained = [(arm.title, own) for arm in study.arms if (own := runs_of(arm, runs))]
+    own = {title: {head: column(some) for head, column in columns.items()} for title, some in trained}
+    if kind == "pretrained":
+        task = name.removeprefix("pretrained_")
+        rows = [
+            [task, title, machine, *reached(split, some), *own[title].values(), minutes(some)]
+            for title, some in trained
+        ]
+        return [Table(LEARNING, kind, ("task", "trained", "on", *SHOWN, *columns, "minutes"), rows, names=3)]
 
-{comparison(split, study.arms, runs, columns={**further, **columns, **COSTS})}"""
+    def elsewhere(some: Sequence[Run]) -> str:
+        if "test" in others:
+            return f"on test {_sampled('rlft', OWN, 'test')(some)}"
+        return f"on all {_on_all(some)}" if others else ""
+
+    rows = [[name, title, *reached(split, some), elsewhere(some)] for title, some in trained]
+    found = [Table(SIBLINGS, "siblings", ("study", "trained", *SHOWN, "elsewhere"), rows)]
+    if columns:
+        written = [
+            [name, title, *cells.values()] for title, cells in own.items() if cells.get("tokens per step") != "-"
+        ]
+        found.append(Table(SIBLINGS, kind, ("study", "trained", *columns), written))
+    return found
 
 
 def main() -> int:
@@ -224,10 +233,13 @@ def main() -> int:
         record(folder)
     options = {"--arms": given.arms, "--seeds": given.seeds}
     asked = [*(word for option, value in options.items() if value for word in (option, value)), *given.overrides]
-    text = report(given.study, read_runs(done), " ".join(["python benchmarks/siblings.py", given.study, *asked]))
-    print(text)
-    if not quick and (whole or given.record):
-        publish(HERE / "README.md", given.study, text if whole else f"Not all runs are finished yet.\n\n{text}")
+    runs = read_runs(done)
+    command = " ".join(["python benchmarks/siblings.py", given.study, *asked])
+    print(f"{made_by(command, machines(runs), commits(runs))}{'' if whole else '. Not all runs are finished'}")
+    for each in results(given.study, runs):
+        print(f"\n{each}")
+        if not quick and (whole or given.record):
+            each.publish()
     return code
 
 

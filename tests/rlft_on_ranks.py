@@ -7,12 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from accelerate import Accelerator
+import torch
+from accelerate import Accelerator, PartialState
 from both import Both
 from remembered import played
 from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2
-from tiny_rlft import Run, config, run, value_head
+from tiny_rlft import Run, run, value_head
 
 from reflectrl.config.rlft import Replay, Stage, Terms, ThoughtTerm, Validation
 from reflectrl.core import Task
@@ -33,7 +34,6 @@ OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
     "replay": Replay(size=1000, episodes=1),
     "micro_batch_tokens": 100,
-    "optim": "sgd",
     "learning_rate": 0.1,
     "weight_decay": 0.0,
     "max_grad_norm": 1e9,
@@ -61,12 +61,13 @@ class Interrupted(NumberLine):
 
 def train(folder: Path) -> None:
     """Train once undisturbed, and once with a Ctrl-C on the second rank after which training is resumed."""
-    rank = config(folder, **OPTIONS).process_index
-    straight = run(folder / "run", gpt2(spread=0.1), **{**OPTIONS, "save_every": 1}).train()
+    rank = PartialState(cpu=True).process_index
+    made = {**OPTIONS, "optimizer": torch.optim.SGD}
+    straight = run(folder / "run", gpt2(spread=0.1), **{**made, "save_every": 1}).train()
     env = Interrupted if rank == 1 else NumberLine
     with pytest.raises(KeyboardInterrupt), gentle_stops(lambda _: None) as stop:
-        run(folder / "stopped", gpt2(spread=0.1), env=env, stop=stop, **OPTIONS).train()
-    again = run(folder / "stopped", gpt2(spread=0.1), **OPTIONS).train(last_checkpoint(folder / "stopped"))
+        run(folder / "stopped", gpt2(spread=0.1), env=env, stop=stop, **made).train()
+    again = run(folder / "stopped", gpt2(spread=0.1), **made).train(last_checkpoint(folder / "stopped"))
     save_file(straight.weights, folder / f"straight_{rank}.safetensors")
     save_file(again.weights, folder / f"again_{rank}.safetensors")
     seen = {
@@ -80,7 +81,7 @@ def train(folder: Path) -> None:
 
 def validate(folder: Path) -> None:
     """Train with validations, whose episodes the processes share; each tells what it has found."""
-    rank = config(folder).process_index
+    rank = PartialState(cpu=True).process_index
     options = {"stages": [Stage("main", 9, env={"size": 6})], "learning_rate": 0.03}
     validation = Validation(every=1, episodes=9, patience=2)
     trained = run(folder / "run", gpt2(spread=0.1), env=Both, **options, validation=validation).train()
@@ -108,7 +109,7 @@ def remembering(folder: Path, *, dies_after: int | None = None, name: str = "mem
 
 def remember(folder: Path) -> None:
     """Train with a memory; the main process writes its episodes, which are half of each batch."""
-    rank = config(folder, **REMEMBERING).process_index
+    rank = PartialState(cpu=True).process_index
     trained = remembering(folder, name=f"memory_{rank}.jsonl").train()
     if rank == 0:
         (folder / "episodes.json").write_text(json.dumps([encode(tuple(batch)) for batch in trained.episodes]))
@@ -116,7 +117,7 @@ def remember(folder: Path) -> None:
 
 def correct(folder: Path) -> None:
     """Train a policy that thinks; only the thoughts of the first process are corrected, in several forward passes."""
-    rank = config(folder).process_index
+    rank = PartialState(cpu=True).process_index
     trained = run(
         folder / "run",
         gpt2(spread=0.1),

@@ -92,7 +92,7 @@ def test_every_public_name_is_there() -> None:
 
 def test_the_trainers_arguments_check_themselves_and_keep_the_recipes_defaults(tmp_path: Path) -> None:
     args = rl.ReflectRLConfig(output_dir=str(tmp_path), stages=[rl.Stage("main", 3)], gamma=0.5, use_cpu=True)
-    assert (args.gamma, args.episodes, args.max_steps) == (0.5, 64, 3 * 2 * 4)
+    assert (args.gamma, args.episodes, args.total_updates) == (0.5, 64, 3 * 2 * 4)
     with pytest.raises(InvalidInput) as caught:
         rl.ReflectRLConfig(output_dir=str(tmp_path), gamma=2.0, episodes=0, use_cpu=True)
     assert [key in str(caught.value) for key in ("gamma", "episodes")] == [True, True]

@@ -23,6 +23,7 @@ from reflectrl.rollout.iteration import Iteration
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.learner import MakeOptimizer, adamw
 from reflectrl.training.rlft import ReflectRLTrainer
 
 EXPERT = ExpertReflector()
@@ -51,7 +52,7 @@ class Run:
     """New episodes of each iteration."""
 
     def train(self, checkpoint: Path | None = None) -> Run:
-        self.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        self.trainer.train(checkpoint)
         return self
 
     @property
@@ -70,6 +71,7 @@ def config(folder: Path, **options: Any) -> ReflectRLConfig:
         "max_length": MAX_LENGTH,
         "use_cpu": True,
         "validation": None,
+        "save_total_limit": None,
     }
     return ReflectRLConfig(output_dir=str(folder), disable_tqdm=True, **{**SIMPLE, **defaults, **options})
 
@@ -96,6 +98,7 @@ def run(
     env: type[NumberLine] = NumberLine,
     stop: Stop | None = None,
     failures: Path | None = None,
+    optimizer: MakeOptimizer = adamw,
     **options: Any,
 ) -> Run:
     """Return a run that is ready to train; the expert reflects unless another player is given.
@@ -124,5 +127,6 @@ def run(
         on_iteration=listen,
         stop=stop,
         failures=failures,
+        optimizer=optimizer,
     )
     return Run(trainer, model, iterations, fresh)

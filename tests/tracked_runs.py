@@ -11,7 +11,7 @@ from trained_runs import play_stages, small_recipe
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.pipeline import STAGES
-from reflectrl.training.trackers import tracking
+from reflectrl.pipeline.trackers import tracking
 
 MEASURED = ("rlft.validation={every: 1, episodes: 4}", "rlft.terms.entropy={kind: target, coef: 0.05, target: 0.3}")
 """Overrides that give each iteration all metrics."""
@@ -31,21 +31,20 @@ def killed_after_three(run: Path) -> None:
 
 
 def train_twice(run: Path, tracker: str) -> None:
-    train(run, f"rlft.report_to={tracker}")
+    train(run, f"report_to={tracker}")
     killed_after_three(run)
-    train(run, f"rlft.report_to={tracker}")
+    train(run, f"report_to={tracker}")
 
 
 def fail(run: Path) -> None:
-    recipe = small_recipe("rlft.report_to=wandb")
-    with pytest.raises(WorkFailed), tracking(recipe, run, 0):
+    recipe = small_recipe("report_to=wandb")
+    with pytest.raises(WorkFailed), tracking(recipe, run, "rlft"):
         raise WorkFailed("the disk is full.")
 
 
 def train_without_a_login(run: Path) -> None:
-    recipe = small_recipe("rlft.report_to=wandb")
-    for stages in (STAGES, ("rlft",)):
+    recipe = small_recipe("report_to=wandb")
+    for stages in (STAGES, ("gen-data",), ("rlft",)):
         with pytest.raises(InvalidInput, match=r"log in\); log in with .*WANDB_MODE=offline"):
             play_stages(recipe, run, *stages)
     assert not run.exists()
-    play_stages(recipe, run, "gen-data")  # which may run elsewhere

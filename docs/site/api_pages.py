@@ -80,20 +80,6 @@ API = {
         "Sharing and serving",
         ["reflectrl.sharing.export", "reflectrl.sharing.hub", "reflectrl.serving.wire", "reflectrl.skeleton"],
     ),
-    "envs": (
-        "Environment classes",
-        [
-            "reflectrl.envs.number_line",
-            "reflectrl.envs.dangerous_taxi",
-            "reflectrl.envs.auto_explore",
-            "reflectrl.envs.alfworld",
-            "reflectrl.envs.gym_cards",
-            "reflectrl.envs.shop",
-            "reflectrl.envs.robots",
-            "reflectrl.envs.textworld_game",
-            "reflectrl.envs.gymnasium_game",
-        ],
-    ),
 }
 """Page to its title and modules."""
 

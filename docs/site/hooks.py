@@ -1,4 +1,4 @@
-"""What mkdocs does beside Markdown: pages made from the code, README's tables, drawings that follow the theme."""
+"""What mkdocs does beside Markdown: pages made from the code, the results, drawings that follow the theme."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ from xml.etree import ElementTree
 
 from api_pages import API, api_page
 from command_page import command_page
-from mkdocs.exceptions import PluginError
+from env_pages import env_pages
 from mkdocs.structure.files import File
 from recipe_pages import reference_page, shipped_page
 
 ROOT = Path(__file__).parents[2]
-README = re.compile(r"^<!-- readme (\w+) -->$", re.MULTILINE)
+RESULTS = re.compile(r"\]\((?:\.\./benchmarks/results/)?(learning|siblings|engine)\.md")
 DRAWING = re.compile(r'<img alt="([^"]*)" src="(images/[\w-]+\.svg)" ?/?>')
 SVG = "http://www.w3.org/2000/svg"
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are made from the code, so that they cannot say something else."""
+    """Add the pages that are made from the code, so that they cannot say something else, and those of the results."""
     made = {
         "recipe-keys.md": reference_page(),
         "shipped-recipes.md": shipped_page(),
         "commands.md": command_page(),
         **{f"api-{name}.md": api_page(name) for name in API},
+        **env_pages(),
+        **{
+            f"results-{path.stem}.md": path.read_text(encoding="utf-8")
+            for path in (ROOT / "benchmarks" / "results").glob("*.md")
+        },
     }
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
@@ -33,24 +38,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put what README has between ``<!-- NAME -->`` and ``<!-- end -->`` where a page says ``<!-- readme NAME -->``."""
-    return README.sub(lambda found: from_readme(found[1]), markdown)
-
-
-def from_readme(name: str) -> str:
-    """A marked part of README or of the benchmarks' README: numbers stand in one place.
-
-    Raises:
-        PluginError: neither has such a part.
-
-    """
-    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "benchmarks/README.md"))
-    part = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end -->)", text, re.DOTALL)
-    if part is None:
-        raise PluginError(
-            f"README.md and benchmarks/README.md have no part {name!r}; mark it with <!-- {name} --> and <!-- end -->."
-        )
-    return part[0]
+    """Lead links to the results to their pages of the site."""
+    return RESULTS.sub(r"](results-\1.md", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:

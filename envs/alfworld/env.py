@@ -48,7 +48,14 @@ class AlfWorld(NatLangEnv):
     """Fulfil a household task with the commands of the real ALFWorld engine.
 
     Completing the task ends the episode. Ids of tasks begin with the task's family, so a curriculum stage selects
-    families by ``tasks: [pick_heat]``.
+    families by ``tasks: [pick_heat]``. Games are made by seed from ALFWorld's own rules, goals and floor plans, or are
+    the published ones. Texts and commands equal those of the stock stack byte for byte. Needs the extra ``alfworld``,
+    which installs jericho (GPL-2) and fast-downward-textworld (GPL-3), with g++ and make.
+
+    The expert knows what the texts have shown and nothing else: it searches the places that its reflection names. No
+    test game is in training; its floor plans are, if ``scenes`` lists them. Tables of results say "ALFWorld engine,
+    self-generated games" or name the published split. Episodes are slow enough for ``env.workers``. Translated games
+    are kept in ``~/.cache/reflectrl``.
 
     Args:
         dataset: ``alfworld:tomato`` (put a tomato in the microwave, as in the paper) or ``alfworld:all`` (six

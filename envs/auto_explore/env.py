@@ -38,9 +38,24 @@ MAX_REASONS = 3
 class AutoExplore(NatLangEnv):
     """Walk a private copy of a repository and name the file that answers the question.
 
-    Rewards, each divided by ``horizon``: -1 a step, +15 for ``id`` of the right file, -15 for ``id`` of another one or
-    when the horizon is reached. Ids of tasks begin with the depth of the file (``d0/``, ``d1/``, ...), so a curriculum
-    stage selects depths by ``tasks: [d0/, d1/]``.
+    The commands are ``cd``, ``cat``, ``ls`` and ``id FILE``, which answers. Rewards, each divided by ``horizon``: -1
+    per step, +15 for the right file, -15 for another one or when the horizon is reached. Ids of tasks begin with the
+    depth of the file (``d0/``, ``d1/``, ...), so a curriculum stage selects depths by ``tasks: [d0/, d1/]``.
+
+    **Questions** are made by gen-data from the section ``dataset`` of a recipe: a writer, a chat model or an offline
+    program, reads a file and asks what it answers. Questions that another file answers too are dropped. No file is
+    asked about in two of the splits train, validation and test. ``test_by_content`` asks about the files of ``test``
+    without naming them or their folders, so a player has to read (``output: 900`` shows whole files of
+    ``company:nano``). ``dataset.writer=paraphrased`` replaces common words by synonyms and leaves out those of the path
+    and those that only one file contains. The repositories of ``dataset.held_out`` form the split ``unseen``. Questions
+    written offline use words of the file, so a full-text search over the repository finds most answers.
+
+    **Search.** With ``tools: [search]``, the question's words are on the menu, the rarest first. Each search narrows
+    the one before, and lists five files with a line each; ``id /PATH`` names one from anywhere, ``open /PATH`` reads
+    it.
+
+    **The expert** takes a shortest way, and searches where walking is not shorter. Its reflections say which word
+    points to the file.
 
     Args:
         dataset: a folder written by gen-data, or a repository about which the offline writer asks questions: a folder,

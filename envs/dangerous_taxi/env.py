@@ -53,11 +53,21 @@ def _splits(aboard: bool) -> dict[str, tuple[Task, ...]]:
 
 
 class DangerousTaxi(NatLangEnv):
-    """Drive to the passenger (stage ``pickup``), with them to the destination (``dropoff``), or both (``full``).
+    """Gymnasium's taxi as text, where any mistake ends the episode (section 5 of the paper).
 
-    Rewards: -0.05 a step, +1 at the stage's goal. An action without effect, or a drop-off at the wrong place, is
-    rewarded with -0.5 and ends the episode. ``milestone`` keeps the +1 of the pickup in ``full`` (section 4.4).
-    ``horizon=None`` is 15 steps for ``pickup`` and 30 for the others.
+    Rewards: -0.05 per step, +1 at the stage's goal. An action without effect, or a drop-off at the wrong place, is
+    rewarded with -0.5 and ends the episode. All six actions are always on the menu, so the policy has to learn which
+    are safe.
+
+    ``pickup`` and ``full`` share 300 tasks and their splits, ``dropoff`` has another 100. No training episode begins at
+    a start of the test, but RLFT passes through all of these states. Tasks to the blue landmark form the split
+    ``unseen_destination``, no state of which is ever seen in training.
+
+    Args:
+        stage: ``pickup`` (drive to the passenger), ``dropoff`` (with the passenger to the destination), or ``full``.
+        horizon: maximum number of steps; absent: 15 for ``pickup``, 30 for the others.
+        milestone: keep the +1 of the pickup in ``full`` (section 4.4).
+
     """
 
     name = "dangerous_taxi"

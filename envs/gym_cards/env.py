@@ -31,7 +31,21 @@ def _splits(game: str) -> Mapping[str, tuple[Task, ...]]:
 
 
 class GymCards(NatLangEnv):
-    """One of four games. As in the paper, an episode is a success if its rewards add up to more than 0.
+    """The four card games of RL4VLM (arXiv 2405.10292) and GTR (arXiv 2503.08525), in words or in pictures.
+
+    - ``number_line``: walk from one number of 0 to 5 to another by ``-`` and ``+``, in 10 steps. +1 on the target, -1
+      for a move that leads no nearer.
+    - ``ez_points``: write a formula of two cards that equals 12, from 1 to 10, ``+``, ``*`` and ``=``. +10 for ``=``
+      after a right formula, -1 for any other ``=`` and for a number that no unused card has; the 7th step ends it.
+    - ``points24``: the same with four cards and 24, also with ``-``, ``/``, ``(`` and ``)``; the 22nd step ends it.
+    - ``blackjack``: gymnasium's own engine, with ``stand`` and ``hit``. +1 for a win, -1 for a loss.
+
+    An episode is a success if its rewards add up to more than 0, so one wrong move loses ``number_line``. No two splits
+    share a deal, in whatever order its cards come. The expert works out with exact fractions whether the target can
+    still be reached; in ``blackjack`` it plays for the highest expected reward, and knows only the open cards.
+
+    Unlike the authors' games: values are exact, digits side by side do not make a number, ``points24`` deals only hands
+    with a solution, cards have no suits, and all randomness comes from the episode's seed.
 
     Args:
         game: ``number_line``, ``ez_points``, ``points24`` or ``blackjack``.

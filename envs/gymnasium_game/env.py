@@ -35,6 +35,9 @@ class GymnasiumGame(NatLangEnv):
     is shown in brackets, with the name of its colour unless that is red: ``[S]``, ``[blue R]``. A truncation by the
     environment itself ends the episode without success, and counts as terminated.
 
+    Many games begin in one state whatever the seed: with its usual map, FrozenLake's 400 tasks are one and the same, as
+    ``check-env`` and ``eval`` say. ``map_name: null`` draws a map for each seed.
+
     There is no expert: ``reflectrl train`` trains a policy by play alone, and gen-data needs a chat model that plays
     (``data.teacher=openai``, ``data.trajectory=teacher``); a subclass may define ``expert`` and ``describe``.
 

@@ -26,7 +26,16 @@ def _splits(size: int) -> dict[str, list[Task]]:
 
 
 class NumberLine(NatLangEnv):
-    """Numbers 0 to ``size - 1``: -0.05 a step, +1 on the target, at most ``size`` steps."""
+    """Walk from one number to another, one at a time: -0.05 per step, +1 on the target, at most ``size`` steps.
+
+    The place to try an idea first: it takes seconds from nothing to a report. Half of the pairs of start and target are
+    for training. They include all pairs of neighbours, because only these show which of two neighbouring numbers is
+    larger. No training episode begins with a pair of the test, but most of these states occur in mid-episode.
+
+    Args:
+        size: how many numbers there are, from 0 on; 4 to 500.
+
+    """
 
     name = "number_line"
     instructions = "Reach the target by adding or subtracting one at a time."

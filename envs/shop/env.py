@@ -15,7 +15,15 @@ from reflectrl.envs.shop.tasks import HORIZON, goals, splits
 class Shop(NatLangEnv):
     """Search, open products, choose options, and buy: the purchase ends the episode and is rewarded from 0 to 1.
 
-    A success is a purchase with reward 1: the kind, every attribute and option, and the price are right.
+    A shop like WebShop (arXiv 2207.01206), in text only, with 1,152 products of 24 kinds made from lists of words. An
+    instruction asks for a kind of product with attributes, options and a highest price. The search page offers 6 to 8
+    queries from words of the instruction; results (BM25 over titles) show five products at a time; a product's page
+    shows price and options, and has its description and features to read. Only ``buy now`` is rewarded, with WebShop's
+    share of what was asked for, times the match of the type. A success is a reward of 1.
+
+    The expert knows only what the pages have shown, and always succeeds; a random player does in 1 % of the test tasks.
+    Test instructions are combinations that no training task asks for. ``shop/nano`` does not learn the task. Do not
+    compare numbers with WebShop's: products are made, queries are chosen from a list, and only titles are searched.
 
     Args:
         department: play only the instructions for the products of one department, such as ``home``; absent: all. The

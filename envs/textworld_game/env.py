@@ -45,14 +45,14 @@ class TextWorldGame(NatLangEnv):
 
     The reward is the increase of the game's score divided by its maximum score, so the return of a game that is won is
     1. One game is one task. The games of a folder are split 7:2:1; fewer than three of them, or a single one, are
-    training tasks only.
+    training tasks only. Needs the extra ``alfworld``. Nothing has been trained on these games here.
 
     Args:
         games: a game (``.z8`` with its ``.json`` beside it, or ``.tw-pddl``), or a folder of games.
         horizon: maximum number of steps of an episode.
         menu: maximum length of the menu; a game with more commands is refused, because a shorter menu could lack the
             right one.
-        expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes a step in
+        expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes per step in
             worlds larger than a few rooms: set it to false there.
 
     """

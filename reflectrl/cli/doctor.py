@@ -22,7 +22,7 @@ KEYS = {
     "AZURE_OPENAI_API_KEY": "dangerous_taxi/azure_teacher",
     "GEMINI_API_KEY": "vtifa/paper",
     "HF_TOKEN": "models of the hub that need a login, and export --push-to-hub",
-    "WANDB_API_KEY": "rlft.report_to=wandb",
+    "WANDB_API_KEY": "report_to=wandb",
 }
 """Environment variables that hold secrets; their values are never printed."""
 INSTALL = "pip install -c constraints.txt -e '.{}'"
@@ -92,7 +92,7 @@ def _extras() -> Iterator[Finding]:
         advice = INSTALL.format(f"[{extra}]") if faults else ""
         yield Finding(f"extra {extra}", "; ".join(faults) or "installed", advice)
     trackers = [name for name in TRACKERS if find_spec(name)]
-    yield Finding("trackers", ", ".join(trackers) or "none; one is needed only for rlft.report_to")
+    yield Finding("trackers", ", ".join(trackers) or "none; one is needed only for report_to")
 
 
 def _required(extra: str) -> Iterator[Requirement]:

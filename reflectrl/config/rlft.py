@@ -256,7 +256,7 @@ class Validation:
     while no validation episode has succeeded."""
 
 
-@settings(frozen=False)
+@settings()
 class RLFTSettings:
     """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where possible."""
 
@@ -370,14 +370,22 @@ class RLFTSettings:
         """Number of optimizer steps per iteration."""
         return self.update.num_iterations * self.update.num_minibatches
 
+    @property
+    def total_updates(self) -> int:
+        """Number of optimizer steps, if no stage ends early."""
+        return sum(stage.iterations for stage in self.stages) * self.updates_per_iteration
 
-@settings(frozen=False)
+    def learning_rate_at(self, progress: float) -> float:
+        """Return the learning rate as a fraction of the initial one, after a fraction of the updates."""
+        done = min(1.0, progress)
+        fallen = (1 - math.cos(math.pi * done)) / 2 if self.learning_rate_schedule == "cosine" else done
+        return 1 - (1 - self.learning_rate_end) * fallen
+
+
+@settings()
 class RLFTSection(RLFTSettings):
     """Stage 2: online policy gradient (Algorithm 1, lines 23-36)."""
 
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = "none"
-    """Experiment tracker for the metrics and, every ``save_every`` iterations, at most three of the recorded episodes;
-    it must be installed."""
     trainer: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None
     """``module:Class`` of a subclass of ``ReflectRLTrainer``, for a method of your own; the class itself if absent."""
     record_episodes: CountOrZero = 8

@@ -233,6 +233,11 @@ class SFTSection(Section):
     """Leave out rows that do not fit ``model.max_length`` even when cut as in rollouts, instead of refusing them."""
 
 
+Tracker = Literal[
+    "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
+]
+
+
 class Recipe(Section):
     """One experiment."""
 
@@ -245,6 +250,9 @@ class Recipe(Section):
     budget: BudgetSection | None = None
     """Time for the run, from which the settings follow that the recipe does not state; absent: every setting has the
     fixed default of its section."""
+    report_to: Tracker = "none"
+    """Experiment tracker for the metrics of each stage, of those that ``accelerate`` knows; it must be installed.
+    tensorboard, trackio, wandb and swanlab also show a few recorded episodes every ``rlft.save_every`` iterations."""
     env: EnvSection
     """Environment and its options."""
     dataset: DatasetSection | None = None

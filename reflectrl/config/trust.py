@@ -67,7 +67,7 @@ FIELDS: Mapping[str, Kind] = {
     "ModelSection.name": "model",
     "ModelSection.trust_remote_code": "code",
     "RLFTSection.trainer": "class",
-    "RLFTSection.report_to": "tracker",
+    "Recipe.report_to": "tracker",
     "DatasetSection.repositories": "source",
     "DatasetSection.held_out": "source",
     "DataSection.demonstrations": "file",
@@ -160,7 +160,9 @@ def for_play(recipe: Recipe) -> Recipe:
         "dataset": None if recipe.dataset is None else recipe.dataset.model_copy(update=sources),
         "eval": EvalSection(env=recipe.eval.env),
     }
-    return recipe.model_copy(update={"data": DataSection(), "sft": SFTSection(), "rlft": None, **kept})
+    return recipe.model_copy(
+        update={"data": DataSection(), "sft": SFTSection(), "rlft": None, "report_to": "none", **kept}
+    )
 
 
 def wishes(recipe: Recipe, given: Collection[str] | None = ()) -> Iterator[Wish]:

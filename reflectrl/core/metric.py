@@ -36,3 +36,9 @@ def metric(
 def metrics_of(record: type[Any]) -> dict[str, Metric]:
     """Return the metrics among the fields of a record class, keyed by field name."""
     return {each.name: each.metadata["metric"] for each in fields(record) if "metric" in each.metadata}
+
+
+def tracked(record: Any, prefix: str = "") -> dict[str, float]:
+    """Return the metrics of a record that were measured, by their names in a tracker."""
+    numbers = {f"{prefix}{each.tracked}": getattr(record, field) for field, each in metrics_of(type(record)).items()}
+    return {name: number for name, number in numbers.items() if number is not None}

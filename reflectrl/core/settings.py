@@ -43,11 +43,10 @@ class Section(BaseModel):
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
-def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
+def settings(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
     """Return a decorator for a dataclass with checked values: a package's settings that are also a recipe section.
 
     Args:
-        frozen: False only for a base of ``transformers.TrainingArguments``, which assigns to its fields.
         kw_only: whether fields are given by name only.
 
     Returns:
@@ -56,7 +55,7 @@ def settings(*, frozen: bool = True, kw_only: bool = False) -> Callable[[type[T]
     """
 
     def decorate(plain: type[T]) -> type[T]:
-        made = pydantic.dataclasses.dataclass(config=_STRICT, frozen=frozen, kw_only=kw_only)(plain)
+        made = pydantic.dataclasses.dataclass(config=_STRICT, frozen=True, kw_only=kw_only)(plain)
         checked = made.__init__
 
         @functools.wraps(checked)

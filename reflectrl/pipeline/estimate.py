@@ -107,7 +107,7 @@ def _short(recipe: Recipe) -> Recipe:
     rlft = recipe.rlft
     if rlft is not None:
         stages = [replace(stage, iterations=1, success_threshold=None) for stage in rlft.stages]
-        rlft = replace(rlft, stages=stages, validation=None, keep="last", report_to="none")
+        rlft = replace(rlft, stages=stages, validation=None, keep="last")
     return recipe.model_copy(
         update={
             "budget": None,

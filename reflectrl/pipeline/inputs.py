@@ -29,7 +29,6 @@ _READS: Mapping[str, tuple[str, ...]] = {
 ``_also_read``."""
 _NEUTRAL = (
     ".concurrency",
-    ".report_to",
     "eval.batch_size",
     *(f"rlft.{key}" for key in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
     *(

@@ -38,16 +38,15 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         chosen = recipe.budget is not None and not recipe.budget.states("eval.policies")  # chosen for the environment
         if not chosen or recipe.eval.controls:
             check_expert(recipe, run.path)
+    if recipe.report_to != "none" and is_main_process():
+        from reflectrl.pipeline.trackers import check_tracker
+
+        check_tracker(recipe)
     _check_endpoints(recipe, run, ahead, spending.max_cost)
-    if "rlft" in ahead and recipe.rlft:
-        if recipe.rlft.trainer:
-            from reflectrl.pipeline.rlft import trainer_class
+    if "rlft" in ahead and recipe.rlft and recipe.rlft.trainer:
+        from reflectrl.pipeline.rlft import trainer_class
 
-            trainer_class(recipe.rlft.trainer)
-        if recipe.rlft.report_to != "none" and is_main_process():
-            from reflectrl.training.trackers import check_tracker
-
-            check_tracker(recipe)
+        trainer_class(recipe.rlft.trainer)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])
 
 

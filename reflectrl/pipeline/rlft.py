@@ -32,6 +32,7 @@ from reflectrl.core.layout import (
     checkpoints_folder,
     training_episodes_file,
 )
+from reflectrl.core.metric import tracked
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
@@ -43,6 +44,7 @@ from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_file
 from reflectrl.pipeline.team import Team
+from reflectrl.pipeline.trackers import Tracking, tracking
 from reflectrl.prompts.players import CachedPlayer, Player
 from reflectrl.rollout.agreement import check_failures, ratings_of
 from reflectrl.rollout.iteration import Ends, Iteration, Throughput
@@ -52,12 +54,10 @@ from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
-from reflectrl.training.trackers import Tracking, tracking
 
 
 def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
     """Return the trainer's arguments as the recipe states them."""
-    cuda = torch.cuda.is_available()
     players = recipe.players
     return ReflectRLConfig(
         **{each.name: getattr(section, each.name) for each in fields(RLFTSettings)},
@@ -69,10 +69,8 @@ def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> Re
         reflection_temperature=players.reflector.temperature,
         prefix_reuse=recipe.model.prefix_reuse,
         seed=recipe.seed,
-        use_cpu=not cuda,
+        use_cpu=not torch.cuda.is_available(),
         disable_tqdm=True,
-        save_total_limit=2,
-        dataloader_pin_memory=cuda,
     )
 
 
@@ -119,11 +117,11 @@ class _Records:
         reflector: Player | None,
         envs: RecipeEnvs,
         advance: Advance,
-        tracking: Tracking | None,
+        tracking: Tracking,
     ) -> None:
         env = run_players.recipe.env
         self._header = Header(env.name, dict(env.options), run_players.layout)
-        self._keep = section.record_episodes
+        self._keep, self._save_every = section.record_episodes, section.save_every
         self._total = sum(stage.iterations for stage in section.stages)
         self._rater = run_players.recipe.players.rater
         self._run = run_players.run
@@ -171,8 +169,10 @@ class _Records:
             write_jsonl(run / weighed, advantages[: self._keep])
             digests |= [whole_file(run, shown), whole_file(run, weighed)]
         append_jsonl(run / RECORDED, [Recorded(digests)])
-        if self._tracking is not None:
-            self._tracking.add(done, throughput, episodes[: self._keep])
+        measured = {**tracked(done), **tracked(throughput)}
+        self._tracking.log(done.iteration, measured | {f"rollout/{name}": won for name, won in done.by_group.items()})
+        if done.iteration % self._save_every == 0:
+            self._tracking.show(done.iteration, done.stage, episodes[: self._keep])
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
@@ -235,9 +235,9 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     with (
         RecipeEnvs(recipe, run.path) as envs,
         gentle_stops(tell) as stop,
-        tracking(recipe, run.path, first) if is_main_process() else nullcontext() as tracked,
+        tracking(recipe, run.path, "rlft", first) if is_main_process() else nullcontext(Tracking()) as sent,
     ):
-        records = _Records(run_players, section, reflector, envs, advance, tracked)
+        records = _Records(run_players, section, reflector, envs, advance, sent)
         trainer = trainer_class(section.trainer)(
             lm.model,
             training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
@@ -252,7 +252,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         )
         if is_main_process():
             rewind(run.path, first)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(checkpoint)
     if is_main_process():
         if trained:
             take_reflector(lm, run / REFLECTOR_RLFT)

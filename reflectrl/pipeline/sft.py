@@ -17,6 +17,7 @@ from reflectrl.core.layout import (
     sft_rows_file,
     sft_training_file,
 )
+from reflectrl.core.metric import tracked
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
@@ -26,6 +27,8 @@ from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
 from reflectrl.pipeline.team import Team
+from reflectrl.pipeline.trackers import tracking
+from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
@@ -75,12 +78,16 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
             if records:  # none yet where training goes on from before the first check
                 write_jsonl(run / sft_training_file(each), records)
                 seen[each] = records[-1]
+                sent.log(seen[each].step, tracked(seen[each], prefix=f"{each}/"))
 
     def after(step: int, steps: int, loss: float) -> None:
         advance(step, steps, f"loss {loss:.3f}{_accuracies(seen)}")
+        sent.log(step, {"loss": loss})
         release_memory()
 
-    lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked)
+    first = max(map(checkpoint_step, checkpoints.glob("*/checkpoint-*")), default=0)
+    with tracking(recipe, run.path, f"sft-{player}", first) as sent:
+        lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked)
     save_model(lm, folder)
     advance(summary.steps, summary.steps, _note(summary, section))
 

@@ -15,13 +15,16 @@ from reflectrl.config import Recipe
 from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
-from reflectrl.core.layout import AGENT, DATASET, STAGES
+from reflectrl.core.layout import AGENT, DATASET, RESULTS, STAGES
+from reflectrl.core.metric import tracked
 from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.preflight import preflight
+from reflectrl.pipeline.trackers import tracking
+from reflectrl.rollout.results import read_results
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.team import Team
@@ -189,6 +192,8 @@ def _gen_data(job: _Job) -> bool:
         secret = f"; {summary.indiscreet} that revealed a secret left out" if summary.indiscreet else ""
         note = f"{asked}{counted(summary.samples, 'sample')}, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
+    with tracking(job.recipe, job.run.path, "gen-data") as sent:
+        sent.log(0, {f"data/{name}": getattr(summary, name) for name in ("samples", "demonstrated", "negatives")})
     _report_calls(job, summary.usage if players is None else summary.usage + players.usage, account.spent)
     return True
 
@@ -243,6 +248,10 @@ def _eval(job: _Job) -> bool:
     with job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost)
         usage = run_eval(job.recipe, job.run, account, advance, job.reporter.line)
+    with tracking(job.recipe, job.run.path, "eval") as sent:
+        for row in read_results(job.run / RESULTS):
+            place = "/".join(filter(None, ("eval", row.policy, row.reflections, row.mode, row.split, row.group)))
+            sent.log(0, {f"{place}/{name.rpartition('/')[2]}": value for name, value in tracked(row.metrics).items()})
     _report_calls(job, usage, account.spent)
     return True
 

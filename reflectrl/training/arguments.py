@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
@@ -33,6 +37,33 @@ from reflectrl.training.config import ReflectRLConfig
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
+
+
+def accelerator_for(args: ReflectRLConfig) -> Accelerator:
+    """Return the ``Accelerator`` of a training.
+
+    Raises:
+        InvalidInput: the launch asks for float16, or for a model that is sharded over processes.
+
+    """
+    if any(parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED")):
+        raise InvalidInput(
+            "FSDP or DeepSpeed was asked for, but each process plays at its own pace and so needs the whole model; "
+            "start with torchrun alone, and use LoRA on a quantised base (model.quantization) where memory is short."
+        )
+    # accelerate keeps device and precision for the process; a training after another one may have its own
+    AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as transformers does
+    accelerator = Accelerator(
+        cpu=args.use_cpu,
+        mixed_precision="bf16" if args.bf16 else None,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    if accelerator.mixed_precision not in ("no", "bf16"):
+        raise InvalidInput(
+            f"mixed precision {accelerator.mixed_precision} was asked for, but its loss scale is not in checkpoints; "
+            "expected no or bf16."
+        )
+    return accelerator
 
 
 def language_model(
@@ -91,7 +122,7 @@ def layout_and_labels(
 
 
 def trainable_policy(
-    lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig, action_mode: ActionMode
+    lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig, action_mode: ActionMode, accelerator: Accelerator
 ) -> TrainablePolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head and, if needed, a value head.
 
@@ -103,7 +134,7 @@ def trainable_policy(
 
     """
     if reflects(lm.model):
-        _check_reflecting(args, action_mode)
+        _check_reflecting(args, action_mode, accelerator.num_processes)
     check_action_mode(args, action_mode, reflects=reflects(lm.model))
     if action_mode == "enumerated" and (args.max_completion_length, args.temperature) != (64, 1.0):
         raise InvalidInput(
@@ -111,14 +142,14 @@ def trainable_policy(
             "policy writes, but with action_mode=enumerated it writes nothing; leave them at 64 and 1, or set the "
             "layout's action_mode to thought_choice or json."
         )
-    if args.bf16 and lm.adapted and (action_mode != "enumerated" or reflects(lm.model)):
+    if accelerator.mixed_precision == "bf16" and lm.adapted and (action_mode != "enumerated" or reflects(lm.model)):
         raise InvalidInput(
             "bf16=True was given for a policy that writes and has adapters: it would write in another precision than "
             "it trains in; leave bf16 out, and load the model with dtype=torch.bfloat16 to save memory."
         )
     lm.model.eval()  # the tries of heads and caches compare logits, which dropout would change
     if not getattr(lm.base, "is_quantized", False):  # quantised models are on their device and cannot be moved
-        lm.model.to(args.device)  # Trainer would do so only after the caches are created
+        lm.model.to(accelerator.device)  # before the caches are created
     value = args.value
     add_choice_head(lm.base, value_head=value is not None, value_trains_trunk=value is not None and value.trunk)
     ids = label_ids(lm.tokenizer, labels)
@@ -151,13 +182,13 @@ def trainable_policy(
     )
 
 
-def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
+def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode, processes: int) -> None:
     """Refuse settings that do not support a trained reflector."""
     needs = {
         "a layout with action_mode=enumerated or thought_choice, not json": action_mode != "json",
         "terms without kl, which knows menus alone": args.terms.kl is None,
         "terms without sft_thought, which knows no reflections": args.terms.sft_thought is None,
-        f"one process, not {args.world_size}": args.world_size == 1,
+        f"one process, not {processes}": processes == 1,
     }
     if missing := [need for need, there in needs.items() if not there]:
         raise InvalidInput(
@@ -165,7 +196,9 @@ def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode) -> None:
         )
 
 
-def frozen_reflector(reflector: str | Path | Player | None, args: ReflectRLConfig) -> Player | None:
+def frozen_reflector(
+    reflector: str | Path | Player | None, args: ReflectRLConfig, device: torch.device
+) -> Player | None:
     """Return the reflector; a path is loaded as a trained model, which writes at most 100 tokens, greedily and cached.
 
     Raises:
@@ -175,7 +208,7 @@ def frozen_reflector(reflector: str | Path | Player | None, args: ReflectRLConfi
     if not isinstance(reflector, str | Path):
         return reflector
     lm = load_model(Path(reflector), ModelSection(max_length=args.max_length), trainable=False)
-    lm.model.to(args.device)
+    lm.model.to(device)
     cache = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None
     return LMReflector(lm.model, lm.tokenizer, max_length=args.max_length, prefix_cache=cache)
 

@@ -1,7 +1,7 @@
 """Checkpoints of safetensors and JSON: atomic, exact to resume from, and without pickle.
 
 checkpoint-12/  model.safetensors or adapter_model.safetensors, config, tokenizer: an ordinary model folder
-                optimizer.safetensors, optimizer.json (with the scheduler), trainer_state.json
+                optimizer.safetensors, optimizer.json (with the schedule), and the state of each kind of training
                 process_0.safetensors, process_0.json, ...: states of each process's random generators
                 checkpoint.json: number of processes that wrote it, and size and digest of each file
 """
@@ -15,18 +15,18 @@ import logging
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import Trainer
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import fresh_place, in_one_move, open_regular
@@ -80,6 +80,11 @@ def last_checkpoint(folder: Path) -> Path | None:
     return None
 
 
+def checkpoint_step(checkpoint: Path) -> int:
+    """Return the number of optimizer steps after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
 def _checkpoints(folder: Path) -> dict[int, Path]:
     """Return the checkpoints in ``folder`` by step, oldest first."""
     found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))}
@@ -125,121 +130,103 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class Checkpoints(Trainer):
-    """Mixin that replaces the checkpoints of a trainer of transformers or TRL, which use pickle and are not atomic."""
+def write_checkpoint(
+    folder: Path, write: Callable[[Path], None], accelerator: Accelerator, *, keep: int | None
+) -> None:
+    """Write a checkpoint in one move, and remove older ones.
 
-    def write_state(self, folder: Path) -> None:
-        """Write the state of this kind of training to ``folder``; called on each process."""
+    Args:
+        folder: the checkpoint, ``checkpoint-STEP``.
+        write: called on each process with the folder to write to.
+        accelerator: of the training.
+        keep: number of checkpoints to keep; ``None`` for all.
 
-    def read_state(self, folder: Path) -> None:
-        """Restore the state that ``write_state`` wrote."""
+    Raises:
+        WorkFailed: it cannot be written.
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:  # noqa: ARG002
-        folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        main = self.is_world_process_zero()
-        self.store_flos()
-        try:
-            with self._in_one_move(folder) as fresh:
-                self._write(fresh)
-                self.accelerator.wait_for_everyone()
-                if main:
-                    _write_manifest(fresh, self.args.world_size)
+    """
+    main = accelerator.is_main_process
+    try:
+        with _in_one_move(folder, accelerator) as fresh:
+            _write_generators(fresh / f"process_{accelerator.process_index}", accelerator.device)
+            write(fresh)
+            accelerator.wait_for_everyone()
             if main:
-                _rotate(folder, self.args.save_total_limit)
-        except (OSError, SafetensorError) as error:
-            raise WorkFailed(
-                f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or fix the "
-                "rights, and start the same command again, which continues from it."
-            ) from error
-        self.accelerator.wait_for_everyone()
-
-    @contextlib.contextmanager
-    def _in_one_move(self, folder: Path) -> Iterator[Path]:
-        """Yield the temporary folder for all processes; the main one creates it and finally moves it to ``folder``."""
-        if not self.is_world_process_zero():
-            self.accelerator.wait_for_everyone()  # until the folder exists
-            yield fresh_place(folder)
-            return
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with in_one_move(folder) as fresh:
-            fresh.mkdir()
-            self.accelerator.wait_for_everyone()
-            yield fresh
-
-    def _write(self, folder: Path) -> None:
-        rank = self.args.process_index
-        numbers, tensors = _generators(self.args.device)
-        # with the losses since the last report, so that the next report is the same as without an interruption
-        _write_json(folder / f"process_{rank}.json", {**numbers, "last_logged": self._globalstep_last_logged})
-        save_file({**tensors, "loss": self._tr_loss}, folder / f"process_{rank}.safetensors")
-        if self.is_world_process_zero():
-            with no_progress_bars():
-                if isinstance(self.model, PeftModel):
-                    self.model.save_pretrained(str(folder), save_embedding_layers=False)
-                else:  # one file, with the weights' names in memory
-                    self.model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
-                self.processing_class.save_pretrained(folder)
-            plain, tensors = _split(self.optimizer.state_dict())
-            plain |= {"kind": self._kind_of_optimizer(), "scheduler": self.lr_scheduler.state_dict()}
-            _write_json(folder / "optimizer.json", plain)
-            save_file(tensors, folder / "optimizer.safetensors")
-            self.state.save_to_json(str(folder / "trainer_state.json"))
-        self.write_state(folder)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:  # noqa: ARG002
-        folder = Path(resume_from_checkpoint)
-        processes = _read_manifest(folder).processes
-        if processes != self.args.world_size:
-            raise InvalidInput(
-                f"{folder} was written by {processes} processes but is read by {self.args.world_size}; continue with "
-                "as many as before, or start again in another folder."
-            )
-        with _fitting(folder):
-            if isinstance(self.model, PeftModel):
-                unexpected = [key for name in self.model.peft_config for key in self._load_adapter(folder, name)]
-            else:  # not strict, because tied weights are not in the file
-                unexpected = self.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
-            if unexpected:
-                raise KeyError(unexpected[0])
-
-    def _load_adapter(self, folder: Path, name: str) -> list[str]:
-        """Load one adapter; return unexpected keys. Peft saves all adapters but ``default`` in subfolders."""
-        path = folder if name == "default" else folder / name
-        weights = load_file(path / "adapter_model.safetensors")
-        return list(set_peft_model_state_dict(self.model, weights, adapter_name=name).unexpected_keys)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        folder = Path(checkpoint)
-        with _fitting(folder):
-            plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
-            if plain["kind"] != self._kind_of_optimizer():
-                raise ValueError(f"it was optimized by {plain['kind']}")
-            self.optimizer.load_state_dict(_joined(plain, load_file(folder / "optimizer.safetensors")))
-            self.lr_scheduler.load_state_dict(plain["scheduler"])
-            self.read_state(folder)
-        self.state.compute_steps(self.args, self.args.max_steps)  # of these settings, not of those in the checkpoint
-
-    def _kind_of_optimizer(self) -> str:
-        return type(self.optimizer.optimizer).__name__  # accelerate wraps the optimizer
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        """Do nothing: players are not trained in float16, so there is no loss scale."""
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        path = Path(checkpoint) / f"process_{self.args.process_index}"
-        numbers = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        tensors = load_file(path.with_suffix(".safetensors"))
-        self._globalstep_last_logged = numbers["last_logged"]
-        self._tr_loss = tensors["loss"].to(self.args.device)
-        _restore_generators(numbers, tensors, self.args.device)
+                _write_manifest(fresh, accelerator.num_processes)
+        if main:
+            _rotate(folder, keep)
+    except (OSError, SafetensorError) as error:
+        raise WorkFailed(
+            f"checkpoint {folder} cannot be written ({error}); the one before is kept: make room, or fix the "
+            "rights, and start the same command again, which continues from it."
+        ) from error
+    accelerator.wait_for_everyone()
 
 
 @contextlib.contextmanager
-def _fitting(folder: Path) -> Iterator[None]:
+def _in_one_move(folder: Path, accelerator: Accelerator) -> Iterator[Path]:
+    """Yield the temporary folder for all processes; the main one creates it and finally moves it to ``folder``."""
+    if not accelerator.is_main_process:
+        accelerator.wait_for_everyone()  # until the folder exists
+        yield fresh_place(folder)
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with in_one_move(folder) as fresh:
+        fresh.mkdir()
+        accelerator.wait_for_everyone()
+        yield fresh
+
+
+def check_processes(folder: Path, processes: int) -> None:
+    """Refuse a checkpoint that was written by another number of processes.
+
+    Raises:
+        InvalidInput: it was.
+
+    """
+    written = _read_manifest(folder).processes
+    if written != processes:
+        raise InvalidInput(
+            f"{folder} was written by {written} processes but is read by {processes}; continue with as many as before, "
+            "or start again in another folder."
+        )
+
+
+def write_weights(folder: Path, model: Any, tokenizer: Any) -> None:
+    """Save a model or its adapters, with its tokenizer, as an ordinary model folder."""
+    with no_progress_bars():
+        if isinstance(model, PeftModel):
+            model.save_pretrained(str(folder), save_embedding_layers=False)
+        else:  # one file, with the weights' names in memory
+            model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
+        tokenizer.save_pretrained(folder)
+
+
+def read_weights(folder: Path, model: Any) -> None:
+    """Load the weights that ``write_weights`` saved.
+
+    Raises:
+        InvalidInput: they are of another model.
+
+    """
+    with fitting(folder):
+        if isinstance(model, PeftModel):
+            unexpected = [key for name in model.peft_config for key in _load_adapter(folder, model, name)]
+        else:  # not strict, because tied weights are not in the file
+            unexpected = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
+        if unexpected:
+            raise KeyError(unexpected[0])
+
+
+def _load_adapter(folder: Path, model: PeftModel, name: str) -> list[str]:
+    """Load one adapter; return unexpected keys. Peft saves all adapters but ``default`` in subfolders."""
+    path = folder if name == "default" else folder / name
+    weights = load_file(path / "adapter_model.safetensors")
+    return list(set_peft_model_state_dict(model, weights, adapter_name=name).unexpected_keys)
+
+
+@contextlib.contextmanager
+def fitting(folder: Path) -> Iterator[None]:
     """Turn torch's errors about shapes and names into ``InvalidInput``."""
     try:
         yield
@@ -250,10 +237,6 @@ def _fitting(folder: Path) -> Iterator[None]:
             f"{folder} does not fit this training ({first_line(error)}); it was written for another model or "
             "optimizer: continue with that one, or start again in another folder."
         ) from error
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def _rotate(newest: Path, limit: int | None) -> None:
@@ -268,7 +251,7 @@ def _rotate(newest: Path, limit: int | None) -> None:
             shutil.rmtree(path.replace(path.with_name(f".{path.name}.stale")))
 
 
-def _split(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def split_tensors(optimizer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Split the state of an optimizer into plain values and tensors, named like ``3.exp_avg`` (of weight 3).
 
     The values of a dictionary, which bitsandbytes' optimizers have, are named like ``3.quantised/absmax``.
@@ -293,7 +276,8 @@ def _leaves(state: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, A
             yield f"{inside}{name}", value
 
 
-def _joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the state of an optimizer that ``split_tensors`` split."""
     state: dict[int, dict[str, Any]] = {int(weight): {} for weight in plain["state"]}
     given = {f"{weight}.{name}": value for weight, values in plain["state"].items() for name, value in values.items()}
     for key, value in (*given.items(), *tensors.items()):
@@ -306,20 +290,24 @@ def _joined(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
     return {"state": state, "param_groups": plain["param_groups"]}
 
 
-def _generators(device: torch.device) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the states of the global random generators."""
+def _write_generators(path: Path, device: torch.device) -> None:
+    """Save the states of the global random generators of this process."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - libraries draw from the global generator
-    tensors = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        tensors["cuda"] = torch.cuda.get_rng_state(device)
-    return {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}, tensors
+    numbers = {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}
+    path.with_suffix(".json").write_text(json.dumps(numbers), encoding="utf-8")
+    cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    save_file({"cpu": torch.get_rng_state(), **cuda}, path.with_suffix(".safetensors"))
 
 
-def _restore_generators(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> None:
+def read_generators(folder: Path, accelerator: Accelerator) -> None:
+    """Restore the states of the global random generators of this process."""
+    path = folder / f"process_{accelerator.process_index}"
+    numbers = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    tensors = load_file(path.with_suffix(".safetensors"))
     version, internal, gauss = numbers["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, *rest = numbers["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(tensors["cpu"])
-    if device.type == "cuda" and "cuda" in tensors:  # not in a checkpoint that was written on a CPU
-        torch.cuda.set_rng_state(tensors["cuda"], device)
+    if accelerator.device.type == "cuda" and "cuda" in tensors:  # not in a checkpoint that was written on a CPU
+        torch.cuda.set_rng_state(tensors["cuda"], accelerator.device)

@@ -79,14 +79,14 @@ class Curriculum:
         """Names and lengths of the stages that have ended."""
         return [[stage.name, stage.iterations] for stage in self.stages[: self.index]]
 
-    def check_ended(self, then: Sequence[Sequence[str | int]] | None, checkpoint: Path) -> None:
-        """Check that the stages which had ended in a checkpoint are the same now; ``None`` if it does not say.
+    def check_ended(self, then: Sequence[Sequence[str | int]], checkpoint: Path) -> None:
+        """Check that the stages which had ended in a checkpoint are the same now.
 
         Raises:
             InvalidInput: one of them has another name or length.
 
         """
-        for before, now in zip(then or (), self.ended, strict=False):
+        for before, now in zip(then, self.ended, strict=False):
             if list(before) != now:
                 raise InvalidInput(
                     f"in checkpoint {checkpoint}, stage {before[0]!r} has ended after at most {before[1]} iterations; "
@@ -100,9 +100,10 @@ class Curriculum:
         self.failures = {}
 
 
-def fresh_episodes(curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfig, iteration: int) -> list[Episode]:
+def fresh_episodes(
+    curriculum: Curriculum, env: NatLangEnv, args: ReflectRLConfig, iteration: int, rank: int
+) -> list[Episode]:
     """Return the episodes to play in an iteration; they depend on seed, iteration, process and failure rates."""
-    rank = args.process_index
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
     choices = curriculum.stage.choose(env)
     groups = [

@@ -157,7 +157,12 @@ class Plateau:
         if checks - 1 == best_check(self.history.values()):
             self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
         self._tell()
-        return self._patience is not None and self._since_gain() >= self._patience
+        return self.reached
+
+    @property
+    def reached(self) -> bool:
+        """Whether the held-out loss has not fallen for ``patience`` checks."""
+        return self._patience is not None and any(self.history.values()) and self._since_gain() >= self._patience
 
     def _since_gain(self) -> int:
         """Return the number of checks since the last one that was better than all before it by ``GAIN``."""

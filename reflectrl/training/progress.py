@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from reflectrl.core.metric import metric
+
 
 @dataclass(frozen=True)
 class SFTProgress:
@@ -13,15 +15,15 @@ class SFTProgress:
 
     step: int
     """Number of optimizer steps that were made."""
-    loss: float | None
+    loss: float | None = metric("loss")
     """Mean loss of the training rows since the check before, in nats; ``None`` if a single player had none."""
-    held_out_loss: float
+    held_out_loss: float = metric("held_out_loss")
     """Mean loss of the held-out rows, in nats."""
-    accuracy: float
+    accuracy: float = metric("accuracy", fraction=True)
     """Fraction of the held-out rows whose target the player would choose: a policy's label as the most probable of its
     menu, given the teacher's thought if it writes one; a text, a policy's answer in JSON included, to the last token in
     greedy decoding."""
-    word_accuracy: float | None
+    word_accuracy: float | None = metric("word_accuracy", fraction=True)
     """Fraction of the words of the held-out texts that are the most probable ones after the teacher's words before
     them; ``None`` for a policy that writes nothing."""
 

@@ -9,6 +9,7 @@ it balances the two kinds of rows: a reflection weighs as much as an action on a
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import random
 import warnings
@@ -21,8 +22,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from huggingface_hub import constants
 from torch import Tensor, nn
-from transformers import PrinterCallback, TrainerCallback, default_data_collator
+from transformers import PrinterCallback, TrainerCallback, default_data_collator, get_scheduler
 from trl import SFTConfig, SFTTrainer
 
 from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
@@ -35,9 +37,22 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
-from reflectrl.training.callbacks import OptimizerStepped
-from reflectrl.training.checkpoints import Checkpoints, last_checkpoint
-from reflectrl.training.failures import BrokenStep, FiniteSteps
+from reflectrl.training.checkpoints import (
+    checkpoint_step,
+    last_checkpoint,
+    read_generators,
+    read_weights,
+    write_checkpoint,
+    write_weights,
+)
+from reflectrl.training.learner import (
+    BrokenStep,
+    adamw,
+    clipped_norm,
+    parameter_groups,
+    read_optimizer,
+    write_optimizer,
+)
 from reflectrl.training.plateau import OnCheck, Plateau, Scored, held_out_rows
 from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft_examples import (
@@ -50,6 +65,8 @@ from reflectrl.training.sft_examples import (
     labels_of,
 )
 from reflectrl.training.sft_loss import action_results, text_results
+
+_STATE = "sft.json"
 
 
 @dataclass(frozen=True)
@@ -136,28 +153,39 @@ def train_sft(
     plateau = Plateau(lm.model, lm.tokenizer, held_out, section, on_check)
     # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
     folder = output_dir / _fingerprint(lm, [*examples, *held_out], section, max_length, seed)
-    args = _config(section, folder, seed, save_every)
-    with seeded(seed), no_progress_bars(), _choice_head(lm):
-        smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
-        callback, broken = _AfterStep(on_step, stop or Stop()), failures or output_dir / "failures"
-        trainer = _Trainer(lm, player, examples, encoder, smoothing, args, callback, broken, plateau)
+    with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry():
         checkpoint = last_checkpoint(folder)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
+        trainer = _Trainer(lm, player, examples, encoder, section, folder, seed, begun)
+        steps = _Steps(
+            trainer,
+            plateau,
+            section,
+            folder,
+            begun,
+            on_step,
+            save_every,
+            stop or Stop(),
+            failures or output_dir / "failures",
+        )
+        if checkpoint is not None:
+            steps.resume(checkpoint)
+        if begun < section.steps and not plateau.reached:
+            trainer.train()
     plateau.load_best()
     lm.model.eval()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return SFTSummary(
         rows=len(trained),
         held_out=len(checked),
         dropped=len(rows) - len(encoded),
-        steps=trainer.state.global_step,
-        last_loss=losses[-1],
+        steps=steps.done,
+        last_loss=steps.reported,
         best=plateau.best,
     )
 
 
-class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
-    """``SFTTrainer`` on encoded rows in a predetermined order, so that resuming only has to skip rows."""
+class _Trainer(SFTTrainer):
+    """``SFTTrainer`` on encoded rows in a predetermined order, of which it skips those of ``begun`` steps."""
 
     loss_is_scaled_for_ga = False
 
@@ -167,29 +195,34 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         player: Player,
         examples: Sequence[Example],
         encoder: PromptEncoder,
-        label_smoothing: float,
-        args: SFTConfig,
-        callback: TrainerCallback,
-        failures: Path,
-        plateau: Plateau,
+        section: SFTPlayerSection,
+        folder: Path,
+        seed: int,
+        begun: int,
     ) -> None:
-        self._player = player
-        self._plateau = plateau
+        self.player = player
+        self.batch: list[tuple[Example, Tensor]] = []
+        """The examples of all micro-batches of the step, with their losses."""
         self._examples = examples
         self._encoder = encoder
-        self._label_smoothing = label_smoothing
+        self._label_smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
         lengths = [len(example.completion) for example in examples if isinstance(example, TextExample)]
         self._text_tokens = fmean(lengths) if lengths else 1.0
-        self._failures = failures
-        self._batch: list[tuple[Example, Tensor]] = []
-        draws = args.max_steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
+        self.made = adamw(parameter_groups(lm.model, section.weight_decay), section.learning_rate)
+        self.schedule = get_scheduler(
+            section.lr_scheduler_type,
+            self.made,
+            num_warmup_steps=math.ceil(section.warmup * section.steps),
+            num_training_steps=section.steps,
+        )
+        order = _order(len(examples), section.steps * section.batch_size, seed)[begun * section.batch_size :]
         super().__init__(
             model=lm.model,
-            args=args,
-            train_dataset=Dataset.from_dict({"example": _order(len(examples), draws, args.seed)}),
+            args=_config(section, folder, seed, max(1, section.steps - begun)),
+            train_dataset=Dataset.from_dict({"example": order or [0]}),  # none are left of a finished training
             data_collator=default_data_collator,
             processing_class=lm.tokenizer,
-            callbacks=[callback, OptimizerStepped(self._after_step)],
+            optimizers=(self.made, self.schedule),
         )
         self.remove_callback(PrinterCallback)
         for parameter in lm.model.parameters():
@@ -204,7 +237,7 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         del return_outputs, num_items_in_batch
         chosen = [self._examples[number] for number in inputs["example"].tolist()]
         ordered, losses, _ = self._results(model, chosen)
-        self._batch += zip(ordered, losses.detach(), strict=True)
+        self.batch += zip(ordered, losses.detach(), strict=True)
         return losses.mean()
 
     def _results(self, model: nn.Module, chosen: Sequence[Example]) -> tuple[list[Example], Tensor, list[Tensor]]:
@@ -227,15 +260,8 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
             hits += preferred[:, None]
         return [*texts, *actions], torch.cat(losses), hits
 
-    def _after_step(self, control: Any) -> None:
-        """Check on the held-out rows where it is due, and end the training at its plateau."""
-        self._plateau.add(self._batch)
-        step = self.state.global_step
-        if self._plateau.due(step) and self._plateau.check(step, self._scored(self._plateau.examples)):
-            control.should_training_stop = True
-
     @torch.no_grad()
-    def _scored(self, examples: Sequence[Example]) -> list[Scored]:
+    def scored(self, examples: Sequence[Example]) -> list[Scored]:
         """Score examples in evaluation mode, as many at once as in training."""
         size, found = self.args.per_device_train_batch_size, []
         self.model.eval()
@@ -248,64 +274,127 @@ class _Trainer(Checkpoints, FiniteSteps, SFTTrainer):
         self.model.train()
         return found
 
-    def write_state(self, folder: Path) -> None:
-        """Save the checks and the best weights."""
-        self._plateau.write_state(folder)
-
-    def read_state(self, folder: Path) -> None:
-        """Restore the checks and the best weights."""
-        self._plateau.read_state(folder)
-
-    def step_loss(self) -> Tensor:
-        """Return the mean loss over all micro-batches of the step."""
-        return torch.stack([loss for _, loss in self._batch]).mean()
-
-    def broken_step(self) -> BrokenStep:
-        """Return the report of the rows of all micro-batches, for a loss that is not finite."""
-        step = self.state.global_step + 1
-        rows = [
-            {"prompt": each.prompt.text, "completion": labels_of(each.prompt)[each.target]}
-            if isinstance(each, ActionExample)
-            else {"prompt": self._text(each.prompt), "completion": self._text(each.completion)}
-            for each, _ in self._batch
-        ]
-        name, where = f"sft-{self._player}-step-{step:05d}", f"step {step} of sft {self._player}"
-        advice = "lower the learning_rate of this player in another --run"
-        return BrokenStep(self._failures, name, where, rows, advice)
-
-    def _text(self, tokens: Tokens) -> str:
-        """Return the text of tokens, without the images among them."""
-        text: str = self.processing_class.decode([token for token in tokens if token >= 0])
-        return text
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Train on one micro-batch; the first one of a step starts a new list of rows."""
-        if len(self._batch) == self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps:
-            self._batch = []
-        return super().training_step(model, inputs, num_items_in_batch)
-
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
         """Return 0: operations are not counted."""
         return 0
 
-    def _send_telemetry(self) -> None:
-        """Disable TRL's telemetry."""
 
+class _Steps(TrainerCallback):
+    """What happens around each optimizer step: clipping, checks, reports, checkpoints, and the end."""
 
-class _AfterStep(TrainerCallback):
-    """Callback that reports losses and stops the training on request."""
-
-    def __init__(self, on_step: Callable[[int, int, float], None] | None, stop: Stop) -> None:
+    def __init__(
+        self,
+        trainer: _Trainer,
+        plateau: Plateau,
+        section: SFTPlayerSection,
+        folder: Path,
+        begun: int,
+        on_step: Callable[[int, int, float], None] | None,
+        save_every: int,
+        stop: Stop,
+        failures: Path,
+    ) -> None:
+        self.done = begun
+        """Number of optimizer steps that were made."""
+        self.reported = math.nan
+        """Mean loss of the steps of the last report, in nats."""
+        self._losses: list[float] = []  # of the steps since then
+        self._trainer = trainer
+        self._plateau = plateau
+        self._section = section
+        self._folder = folder
         self._on_step = on_step
+        self._save_every = save_every
+        self._report_every = math.gcd(save_every, 10)  # so that a resumed training reports the same
         self._stop = stop
+        self._failures = failures
+        self._resumed: Path | None = None
+        trainer.add_callback(self)
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Begin a step; the first one after a checkpoint draws as it would have without an interruption."""
+        self._trainer.batch = []
+        if self._resumed is not None:
+            read_generators(self._resumed, self._trainer.accelerator)
+            self._resumed = None
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Clip the gradient.
+
+        Raises:
+            WorkFailed: the loss or the gradient is not finite.
+
+        """
+        trainer = self._trainer
+        loss = torch.stack([each for _, each in trainer.batch]).mean()
+        clipped_norm(trainer.accelerator, trainer.model, self._section.max_grad_norm, loss, self._broken)
+        self._losses.append(loss.item())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        if self._stop.wanted:
-            control.should_save = control.should_training_stop = True
+        """Check, report and save where each is due, and end the training at its plateau or on request."""
+        self.done += 1
+        plateau, trainer, last = self._plateau, self._trainer, self._section.steps
+        plateau.add(trainer.batch)
+        ends = plateau.due(self.done) and plateau.check(self.done, trainer.scored(plateau.examples))
+        if ends or self.done in (1, last) or self.done % self._report_every == 0:
+            self.reported = fmean(self._losses)
+            self._losses.clear()
+            if self._on_step is not None:
+                self._on_step(self.done, last, self.reported)
+        if ends or self._stop.wanted or self.done == last or self.done % self._save_every == 0:
+            self._save()
+        if ends or self._stop.wanted:
+            control.should_training_stop = True
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:  # noqa: ARG002
-        if self._on_step is not None and "loss" in logs:
-            self._on_step(state.global_step, state.max_steps, logs["loss"])
+    def _save(self) -> None:
+        def write(fresh: Path) -> None:
+            write_weights(fresh, self._trainer.model, self._trainer.processing_class)
+            write_optimizer(fresh, self._trainer.made, self._trainer.schedule, self.done)
+            self._plateau.write_state(fresh)
+            (fresh / _STATE).write_text(json.dumps({"reported": self.reported}))
+
+        # the older one is a fallback for a newer one that is damaged
+        write_checkpoint(self._folder / f"checkpoint-{self.done}", write, self._trainer.accelerator, keep=2)
+
+    def resume(self, checkpoint: Path) -> None:
+        """Restore what ``_save`` wrote.
+
+        Raises:
+            InvalidInput: it is of another training.
+
+        """
+        read_weights(checkpoint, self._trainer.model)
+        read_optimizer(checkpoint, self._trainer.made, self._trainer.schedule)
+        self._plateau.read_state(checkpoint)
+        self.reported = json.loads((checkpoint / _STATE).read_text())["reported"]
+        self._resumed = checkpoint
+
+    def _broken(self) -> BrokenStep:
+        """Return the report of the rows of all micro-batches, for a loss that is not finite."""
+        step, player = self.done + 1, self._trainer.player
+        rows = [
+            {"prompt": each.prompt.text, "completion": labels_of(each.prompt)[each.target]}
+            if isinstance(each, ActionExample)
+            else {"prompt": self._text(each.prompt), "completion": self._text(each.completion)}
+            for each, _ in self._trainer.batch
+        ]
+        name, where = f"sft-{player}-step-{step:05d}", f"step {step} of sft {player}"
+        return BrokenStep(self._failures, name, where, rows, "lower the learning_rate of this player in another --run")
+
+    def _text(self, tokens: Tokens) -> str:
+        """Return the text of tokens, without the images among them."""
+        text: str = self._trainer.processing_class.decode([token for token in tokens if token >= 0])
+        return text
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Let TRL send nothing about this training."""
+    before, constants.HF_HUB_DISABLE_TELEMETRY = constants.HF_HUB_DISABLE_TELEMETRY, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_TELEMETRY = before
 
 
 @contextmanager
@@ -322,7 +411,7 @@ def _choice_head(lm: LanguageModel) -> Iterator[None]:
                 module.forward = forward
 
 
-def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int) -> SFTConfig:
+def _config(section: SFTPlayerSection, folder: Path, seed: int, steps: int) -> SFTConfig:
     cuda = torch.cuda.is_available()
     micro = min(section.micro_batch_size, section.batch_size)
     if section.batch_size % micro:
@@ -335,14 +424,10 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
         warnings.filterwarnings("ignore", message=".gradient_checkpointing.", category=FutureWarning)
         return SFTConfig(
             output_dir=str(folder),
-            max_steps=section.steps,
+            max_steps=steps,
             per_device_train_batch_size=micro,
             gradient_accumulation_steps=section.batch_size // micro,
-            learning_rate=section.learning_rate,
-            lr_scheduler_type=section.lr_scheduler_type,
-            warmup_steps=math.ceil(section.warmup * section.steps),
-            weight_decay=section.weight_decay,
-            max_grad_norm=section.max_grad_norm,
+            max_grad_norm=0.0,  # clipped before the step, where the norm is checked
             seed=seed,
             use_cpu=not cuda,
             bf16=False,  # the precision follows from model.compute, in rollouts and in training
@@ -354,12 +439,8 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, save_every: int)
             dataloader_pin_memory=cuda,
             report_to="none",
             disable_tqdm=True,
-            logging_first_step=True,
-            # checkpoints coincide with reports, so that reports are the same after resuming
-            logging_steps=math.gcd(save_every, 10),
-            save_strategy="steps",
-            save_steps=save_every,
-            save_total_limit=2,  # the older one is a fallback for a newer one that is damaged
+            logging_strategy="no",
+            save_strategy="no",  # Trainer's own checkpoints use pickle and are not atomic
         )
 
 

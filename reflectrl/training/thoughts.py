@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from reflectrl.config.rlft import ThoughtTerm
@@ -80,28 +81,31 @@ class Imitation:
         self.corrections += corrections_of(played, self._layout)
         self.steps += sum(len(each.turns) for each in played)
 
-    def losses(self, model: Any, args: ReflectRLConfig, update: int, count: int) -> Iterator[Tensor]:
+    def losses(
+        self, model: Any, args: ReflectRLConfig, accelerator: Accelerator, update: int, count: int
+    ) -> Iterator[Tensor]:
         """Yield the losses of micro-batches, whose sum is the term's loss for a minibatch of ``count`` steps.
 
         Args:
             model: the policy's model, wrapped for several processes or not.
             args: settings of the training.
+            accelerator: of the training.
             update: number of the update, which determines the draws together with the seed and the process.
             count: number of steps in the minibatch.
 
         """
         if self._term is None or not isinstance(self._policy, WritingPolicy):
             return
-        drawn = self._drawn(count, random.Random(derive_seed(args.seed, "thoughts", update, args.process_index)))
+        drawn = self._drawn(count, random.Random(derive_seed(args.seed, "thoughts", update, accelerator.process_index)))
         found = [self._policy.to_imitate(each.prompt, each.thought, each.action) for each in drawn]
         examples = [TextExample(*each) for each in found if each is not None]
         self._counts.append((len(examples), len(found) - len(examples)))
         rows = [(*example.prompt, *example.completion) for example in examples]
-        weight = self._term.at(update / args.max_steps) / (count if self._term.sample == "all" else len(rows) or 1)
+        weight = self._term.at(update / args.total_updates) / (count if self._term.sample == "all" else len(rows) or 1)
         for indices in split(rows, tokens=args.micro_batch_tokens, trees=False) if rows else ():
             chosen = [examples[index] for index in indices]
-            lengths = torch.tensor([example.scored for example in chosen], device=args.device)
-            yield weight * (text_losses(model, chosen, args.device) / lengths).sum()
+            lengths = torch.tensor([example.scored for example in chosen], device=accelerator.device)
+            yield weight * (text_losses(model, chosen, accelerator.device) / lengths).sum()
 
     def _drawn(self, count: int, rng: random.Random) -> list[Correction]:
         """Draw at most ``count`` corrections without replacement."""

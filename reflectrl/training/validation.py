@@ -203,8 +203,6 @@ class Validator:
 
     def read_state(self, folder: Path, state: dict[str, Any]) -> None:
         """Restore the state that ``write_state`` saved."""
-        if "last" not in state:  # an older version's, whose best success has no return to be compared by
-            return
         self._progress = decode(_Progress, state, f"the validation in {folder}")
         if (folder / BEST_NAME).is_file():
             self._weights = load_file(folder / BEST_NAME)

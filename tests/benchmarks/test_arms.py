@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from arms import ENVIRONMENTS, HERE, made_by, objective, objectives, publish, spread, table
+from arms import made_by, publish, publish_rows, published_rows, spread, table
 
-from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 
 PAGE = "before\n<!-- a -->\nold\n<!-- end -->\nbetween\n<!-- a more -->\nolder\n<!-- end -->\nafter\n"
@@ -31,27 +30,14 @@ def test_a_table_names_the_commit_that_made_it():
     assert " at commit 1a2b3c4, commit 5d6e7f8 by" in made_by("x", commits=["1a2b3c4", "5d6e7f8", "1a2b3c4"])
 
 
-def test_an_objective_is_named_with_all_its_terms():
-    ppo = load_recipe(
-        "dangerous_taxi/nano_paper_objective",
-        ["rlft.update={kind: ppo, epsilon: 0.1, num_iterations: 3, num_minibatches: 1, target_kl: null}"],
-    )
-    assert objective(ppo) == (
-        "PPO with clip range 0.1 and 3 updates an iteration, no baseline, no discount, no entropy bonus"
-    )
-    changes = ["rlft.advantage={kind: batch}", "rlft.gamma=0.5"]
-    assert objective(load_recipe("number_line/nano_reinforce", changes)) == (
-        "REINFORCE, the batch's mean as the baseline, discount 0.5, advantages divided by their deviation, "
-        "no entropy bonus, 8 replayed successes beside 32 new episodes"
-    )
-
-
-@pytest.mark.parametrize("env", ENVIRONMENTS)
-def test_a_published_table_of_learning_names_the_objective_of_its_recipe(env):
-    page = (HERE / "README.md").read_text(encoding="utf-8")
-    for kind in ("learning", "ablations"):
-        shown = page.partition(f"<!-- {kind}_{env} -->\n")[2].partition("<!-- end -->")[0]
-        assert "Not measured yet" in shown or objectives(load_recipe(ENVIRONMENTS[env].recipe)) in shown
+def test_new_rows_replace_those_of_the_same_name_and_others_stay(tmp_path):
+    page = tmp_path / "page.md"
+    head = table(["env", "arm", "mean"], [["a", "x", "1"], ["b", "x", "2"]])
+    page.write_text(f"before\n<!-- t -->\n{head}\n<!-- end -->\n")
+    publish_rows(page, "t", [["b", "x", "3"], ["b", "y", "4"]])
+    rows = [[*row.values()] for row in published_rows(page, "t")]
+    assert rows == [["a", "x", "1"], ["b", "x", "3"], ["b", "y", "4"]]
+    assert page.read_text().startswith("before\n<!-- t -->\n| env | arm | mean |\n|---|---|---|\n| a | x | 1 |")
 
 
 def test_the_interval_is_student_s_over_seeds():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from arms import ENVIRONMENTS, ROUNDINGS, plan, publish
-from learning import SILENT, ablations_report, evaluations, published, report, short_report
+from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, plan, publish_rows, published_rows, table
+from learning import CONTROLS, SHOWN, controls, learned, short_report
 from reflections import judged
 from run_folders import evaluated, iteration
 
@@ -47,9 +46,13 @@ def test_every_ablation_differs_from_the_recipe_it_is_compared_with(env: str, tm
     assert {arm.seeds for arm in about.ablations} == {about.ablated.seeds}
 
 
-def test_the_success_without_reflection_is_that_of_the_published_table() -> None:
-    assert re.fullmatch(r"\*\*\d+\*\* ± \d+", published("taxi", SILENT))
-    assert published("taxi", "no such row") == "-"
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+def test_the_published_rows_are_those_of_the_arms(env: str) -> None:
+    about = ENVIRONMENTS[env]
+    rows = {row["trained"] for row in published_rows(LEARNING, "learning") if row["environment"] == env}
+    assert {arm.title for arm in (about.silent, about.reflecting, *about.ablations)} <= rows
+    assert env in {row["environment"] for row in published_rows(LEARNING, "reflections")}
+    assert list(published_rows(LEARNING, "controls")[0]) == ["environment", "episodes", *CONTROLS]
 
 
 @pytest.fixture
@@ -64,46 +67,31 @@ def runs(tmp_path: Path) -> list[Run]:
     return read_runs(sorted(tmp_path.iterdir()))
 
 
-def cells(text: str) -> list[list[str]]:
-    """Return the rows of all tables in ``text``, including their heads."""
-    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-
-
-def test_the_table_has_all_runs_and_those_of_each_instruction_set(runs: list[Run]) -> None:
-    text = report("line", runs, "python benchmarks/learning.py line")
-    rows = cells(text)[1:7]
+def test_a_row_has_the_mean_and_the_worst_run_of_an_arm(runs: list[Run]) -> None:
+    about = ENVIRONMENTS["line"]
+    rows = learned("line", (about.silent, about.reflecting, *about.ablations), runs)
     assert [row[:4] for row in rows] == [
-        [title, rounding, count, "50"]
-        for rounding, count in (("all", "3"), ("default", "2"), ("avx2", "1"))
-        for title in ("without reflection", "**Reflect-RL**")
+        ["line", title, "3", "50"] for title in ("without reflection", "**Reflect-RL**")
     ]
-    _, _, _, _, mean, _, worst, over_sft, gain, over_first, fall, _, steps = rows[1]
-    assert (mean, worst, over_sft, gain) == ("80 [49, 94]", "70 (reflecting-default-seed11)", "100", "+20")
-    assert (over_first, fall, steps) == ("67", "30", "300")
-    assert "commit" in text
-    assert "Objective of all rows" in text
+    assert rows[1][4:7] == ["80 [49, 94]", "70", "+20"]
 
 
-def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_out(runs: list[Run]) -> None:
-    found = {first: rest for first, *rest in cells(evaluations("line", runs))}
-    assert found["its policy, reflections blank"] == ["**1** ± 0", "1", "-", "1.0"]
-    assert found["**Reflect-RL**"][:2] == ["**80** ± 25", "70"]
-    assert "random" not in found
-
-
-def test_ablations_are_compared_with_reflect_rl(runs: list[Run], tmp_path: Path) -> None:
-    folder = tmp_path / "menu_first-avx2-seed10"
-    (first,) = read_runs([evaluated(folder, 0.75, 0.5, "seed=10", "prompt.menu=first", metrics=[iteration(0)])])
-    rows = cells(ablations_report("line", [*runs, first], "python benchmarks/learning.py line --ablations"))[1:]
-    assert [row[:2] for row in rows] == [["**Reflect-RL**", "3"], ["menu first", "1"]]
-    assert rows[1][8] == "-"  # one run is no evidence
+def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_open(runs: list[Run]) -> None:
+    rows = {name: dict(zip(CONTROLS, cells, strict=True)) for _, name, *cells in controls("line", runs)}
+    assert rows["sampled"]["**RLFT**"] == "**80** ± 25"
+    assert rows["sampled"]["RLFT, without"] == "**75** ± 0"
+    assert rows["sampled"]["blank"] == "**1** ± 0"
+    assert rows["greedy"]["blank"] == "-"
 
 
 def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: list[Run], tmp_path: Path) -> None:
-    page = tmp_path / "README.md"
-    page.write_text("".join(f"<!-- learning_{env} -->\nNot measured yet.\n<!-- end -->\n" for env in ENVIRONMENTS))
-    publish(page, "learning_line", report("line", runs, "python benchmarks/learning.py line"))
-    head, (env, *row) = cells(short_report(page))
+    page = tmp_path / "learning.md"
+    page.write_text(f"<!-- learning -->\n{table(('environment', 'trained', *SHOWN, 'minutes'), [])}\n<!-- end -->\n")
+    about = ENVIRONMENTS["line"]
+    publish_rows(page, "learning", learned("line", (about.silent, about.reflecting), runs))
+    head, (env, *row) = (
+        line.strip("| ").split(" | ") for line in short_report(page).splitlines() if line.startswith("| ")
+    )
     assert env == "Number line"
     assert dict(zip(head, row, strict=True)) == {
         "recipe": "`number_line/nano`",
@@ -130,7 +118,7 @@ def test_runs_in_both_instruction_sets_are_stopped_and_go_on_in_another_sitting(
     assert (first.returncode, "stopped; the same command continues" in said) == (1, True)
     second = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "4 of 4 runs are done" in second.stderr
-    assert "| **Reflect-RL** | avx2 | 1 |" in second.stdout
+    assert "| line | **Reflect-RL** | 2 |" in second.stdout
     folders = sorted((tmp_path / "line").glob("*-seed10"))
     settings = [origin.environment for folder in folders if (origin := read_origin(folder))]
     assert [each["ATEN_CPU_CAPABILITY"] for each in settings] == ["avx2", "default"] * 2

@@ -16,7 +16,6 @@ def test_shares_are_of_steps_and_of_whole_episodes() -> None:
     assert accuracy("line", [[right, misjudged], [replace(right, success=False), wrong]])[1:] == [
         *("4", "50 (of 4)"),
         *("100 (of 2)", "0 (of 2)"),  # whole reflections
-        *("100 (of 2)", "50 (of 2)"),  # without the judgement of the last action
         *("67 (of 3)", "0 (of 1)"),  # good actions
         *("100 (of 1)", "0 (of 1)"),  # episodes
     ]

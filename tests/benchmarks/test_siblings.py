@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import scripted_rater
-from arms import HERE, content, plan
-from learning import sitting
+from arms import HERE, LEARNING, SIBLINGS, plan, published_rows
+from learning import machines, sitting
 from run_folders import episode, evaluated, iteration
 from scripted_endpoint import ScriptedEndpoint
-from siblings import COLUMNS, RECORDED, record, record_of, report
+from siblings import RECORDED, Table, record, record_of, results
 from studies import STUDIES
 from trained_runs import SMALL, TrainedRuns
 
@@ -36,19 +37,29 @@ def test_the_arms_of_a_table_load_and_differ_and_its_page_is_there(name: str, tm
     settings = [each.model_dump(exclude={"name", "description"}) for each in recipes]
     assert all(each not in settings[:place] for place, each in enumerate(settings))
     assert len({each.env.name for each in recipes}) == 1
-    assert f"<!-- {name} -->" in (HERE / "README.md").read_text(encoding="utf-8")
-    assert name.partition("_")[0] in COLUMNS
+    if name.startswith("pretrained_"):
+        assert "**Reflect-RL**" in published(name, LEARNING, "pretrained")
+    else:
+        assert [*published(name)] == [arm.title for arm in STUDIES[name].arms]
 
 
-def cells(text: str) -> list[list[str]]:
-    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+def published(name: str, page: Path = SIBLINGS, mark: str = "") -> dict[str, dict[str, str]]:
+    """Return the published cells of a study by arm and column, of all its tables unless ``mark`` names one."""
+    found: dict[str, dict[str, str]] = {}
+    marks = [mark] if mark else ["siblings", *({name.partition("_")[0]} & {"thoughts", "memory"})]
+    for row in (row for each in marks for row in published_rows(page, each)):
+        if row.get("study", f"pretrained_{row.get('task')}") == name and row.get("on") != "GPU":
+            found.setdefault(row["trained"], {}).update(row)
+    return found
 
 
-def published(name: str) -> dict[str, dict[str, str]]:
-    """Return the cells of a published table by row and column."""
-    lines = [line for line in content(HERE / "README.md", name).splitlines() if line.startswith("| ")]
-    heads, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
-    return {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+def cells(tables: Sequence[Table]) -> dict[str, dict[str, str]]:
+    """Return the cells of a study's tables by arm and column."""
+    found: dict[str, dict[str, str]] = {}
+    for each in tables:
+        for row in each.rows:
+            found.setdefault(row[1], {}).update(zip(each.heads, row, strict=True))
+    return found
 
 
 def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wrong_in_every_seed() -> None:
@@ -85,13 +96,7 @@ def test_published_policies_trained_through_the_action_alone_end_below_their_sft
 def test_published_policies_that_answer_with_a_label_win_blackjack_as_often_as_by_hitting_below_17() -> None:
     rows = published("thoughts_blackjack")
     for arm in ("no thought", "Reflect-RL"):
-        assert float(rows[arm]["on all"].split()[0]) >= 40.8
-
-
-def test_the_page_on_memories_has_the_published_success_of_robots_with_and_without_one() -> None:
-    without, remembering = (row["mean"] for row in published("memory_robots").values())
-    page = " ".join((HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8").split())
-    assert f"five seeds end at {remembering} % with the memory and at {without} % without" in page
+        assert float(rows[arm]["elsewhere"].removeprefix("on all ").split()[0]) >= 40.8
 
 
 def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_of_what_the_truth_does() -> None:
@@ -102,25 +107,18 @@ def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_
 
 
 @pytest.mark.parametrize("study", [name for name in STUDIES if name.startswith("pretrained_")])
-def test_the_short_table_and_the_recipe_say_what_a_pretrained_model_learned_as_its_table_does(study: str) -> None:
-    rows = published(study)
-    row, silent = rows["**Reflect-RL**"], rows.get("without reflection", {"mean": "-"})
-    columns = ("before training", "SFT", "mean", "worst", "blank", "of other states")
-    before, sft, mean, worst, blank, others = (row[column].split()[0].strip("%*") for column in columns)
-    alone, minutes = silent["mean"].split()[0], f"{float(row['minutes']):.0f}"
+def test_the_head_of_a_recipe_says_what_a_pretrained_model_learned_as_the_table_does(study: str) -> None:
+    row = published(study, LEARNING, "pretrained")["**Reflect-RL**"]
+    before, sft, mean = (row[column].split()[0] for column in ("before training", "SFT", "mean"))
     recipe, root = STUDIES[study].arms[0].recipe, HERE.parent
-    shown = (row["runs"], before, sft, f"**{mean}**", f"**{worst}**", blank, others, alone, minutes)
-    assert f"| `{recipe}` | {' | '.join(shown)} |" in (HERE / "README.md").read_text(encoding="utf-8")
     head = (root / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8").partition("\n# reflectrl run")[0]
     said = " ".join(head.replace("\n#", "").split())
-    assert f"{minutes} processor minutes of training" in said
+    assert f"{float(row['minutes']):.0f} processor minutes of training" in said
     assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in said
 
 
 def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_without() -> None:
-    success = {
-        name: int(row["mean"].strip("*").split()[0].strip("*")) for name, row in published("memory_alfworld").items()
-    }
+    success = {name: int(row["mean"].split()[0]) for name, row in published("memory_alfworld").items()}
     alone = success.pop("no memory")
     assert set(success) == {"the better of both keys", "action key", "observation key", "no key"}
     assert min(success.values()) >= alone + 15
@@ -132,16 +130,12 @@ def test_the_published_trials_succeed_more_often_the_more_they_remember_and_solv
     gains: dict[str, list[int]] = {"2": [], "3": []}
     for row in rows.values():
         share = {name: int(cell.split()[0]) for name, cell in row.items() if "±" in cell}
-        assert share["trial 1"] == share["without memory: trial 1"]  # there is nothing yet to remember
         assert share["trial 1"] < share["2"] < share["3"]
         for trial, gained in gains.items():
             gained.append(share[trial] - share["trial 1"])
         assert abs(share["3 without"] - share["trial 1"]) <= 3
         assert share["solved"] >= share["solved without"] + 15
     assert min(gains["2"] + gains["3"]) >= 15
-    page = " ".join((HERE.parent / "docs" / "memory.md").read_text(encoding="utf-8").split())
-    higher = [f"{min(gained)} to {max(gained)} points higher in the" for gained in gains.values()]
-    assert f"success is {higher[0]} second and {higher[1]} third" in page
 
 
 def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
@@ -157,18 +151,17 @@ def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
             metrics=metrics if arm == "gtr" else metrics[:3],
         )
     runs = read_runs(sorted(tmp_path.iterdir()))
-    head, *rows = cells(report("thoughts_number_line", runs, "python benchmarks/siblings.py thoughts_number_line"))
-    found = {name: dict(zip(head, row, strict=True)) for name, *row in rows}
+    found = cells(results("thoughts_number_line", runs))
     assert [*found] == ["no thought", "GTR"]
-    assert (found["GTR"]["misread"], found["GTR"]["illegal"], found["GTR"]["tokens a step"]) == ("25%", "10%", "12.5")
+    assert (found["GTR"]["misread"], found["GTR"]["illegal"], found["GTR"]["tokens per step"]) == ("25%", "10%", "12.5")
     assert (found["GTR"]["of each seed"], found["GTR"]["illegal, first"]) == ("25%", "0%")
-    assert (found["no thought"]["misread"], found["GTR"]["consistent"]) == ("-", "-")
+    assert (found["no thought"]["worst"], "misread" in found["no thought"]) == ("75", False)
 
 
-def test_a_table_names_the_machine_that_trained_its_runs(trained_run: TrainedRuns) -> None:
+def test_a_run_knows_the_machine_that_trained_it(trained_run: TrainedRuns) -> None:
     [run] = read_runs([trained_run()])
     assert run.origin is not None
-    assert f"\non {run.origin.hardware}, one thread a run." in report("memory_line", [run], "a command")
+    assert machines([run]) == run.origin.hardware
 
 
 def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> None:
@@ -182,10 +175,9 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
         for at in range(3)
     ]
     write_jsonl(run / "trials.jsonl", map(encode, trials))
-    head, (_, *row) = cells(report("memory_line", read_runs([run]), "python benchmarks/siblings.py memory_line"))
-    found = dict(zip(head, row, strict=True))
+    [found] = cells(results("memory_line", read_runs([run]))).values()
     assert [found[column] for column in ("trial 1", "2", "3", "solved")] == ["0", "100", "100", "100"]
-    assert (found["without memory: trial 1"], found["solved without"]) == ("0", "0")
+    assert (found["3 without"], found["solved without"]) == ("0", "0")
 
 
 def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trained_again(

@@ -204,8 +204,8 @@ def test_fewer_entries_can_be_shown_at_a_time_of_a_synthetic_repository_too() ->
 
 
 def commands_of_the_page(program: str) -> list[list[str]]:
-    """Return the commands on the page of environments that begin with ``program``, in order."""
-    text = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    """Return the commands on the page of tools that begin with ``program``, in order."""
+    text = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
     return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(program)]
 
 

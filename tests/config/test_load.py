@@ -227,7 +227,7 @@ sft: null
 
 def test_a_dump_keeps_the_schema_order_and_fills_in_defaults() -> None:
     dumped = yaml.safe_load(dump_recipe(load_recipe("dangerous_taxi/nano_sft_only")))
-    assert list(dumped)[:5] == ["name", "description", "seed", "budget", "env"]
+    assert list(dumped)[:5] == ["name", "description", "seed", "budget", "report_to"]
     assert dumped["rlft"] is None
     assert dumped["data"]["noise"] == 0.0
 

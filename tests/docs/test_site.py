@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -21,12 +22,14 @@ import reflectrl
 from reflectrl.cli.app import app
 from reflectrl.config import recipe_names
 from reflectrl.config.schema import Recipe
+from reflectrl.core.registry import env_class, env_names, env_path
 from reflectrl.core.settings import descriptions, settings_fields
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "docs" / "site" / "mkdocs.yml"
+BUILT_IN = [env for env in env_names() if (env_path(env) or "").startswith("reflectrl.envs.")]
 
 
 def mkdocs(config: Path, out: Path) -> subprocess.CompletedProcess[str]:
@@ -167,16 +170,21 @@ def test_no_drawing_is_cut_on_a_phone(site):
             assert [box for box in boxes if box["x"] < 0 or box["x"] + box["width"] > 390] == []
 
 
-def test_drawings_are_in_the_page_and_measured_tables_are_those_of_the_benchmarks(pages):
+def test_drawings_and_results_are_in_the_pages_and_every_environment_has_one(pages):
     for page in ("index", "concepts"):
         assert re.search(r'<div class="drawing" role="img" aria-label="[^"]{40,}"><svg', pages[page])
         assert 'src="images/players.svg"' not in pages[page]
-    said = words(pages["results"])
-    readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    for name in ("learning_taxi", "ablations_ride", "learning_explore", "reflections"):
-        part = readme.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
-        row = [cell.strip(" *`") for cell in part.strip().splitlines()[-1].split("|") if cell.strip(" *`")]
-        assert " ".join(row).replace("**", "").replace("`", "") in said
+    for name in ("learning", "siblings", "engine"):
+        assert f'href="results-{name}.html"' in pages["results"]
+        text = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
+        rows = [line for line in text.splitlines() if line.startswith("| ")]
+        cells = [cell.strip(" *`") for cell in rows[-1].split("|") if cell.strip(" *`")]
+        assert " ".join(cells).replace("**", "").replace("`", "") in words(pages[f"results-{name}"])
+    for env in BUILT_IN:
+        said = words(pages[f"env-{env}"])
+        assert inspect.getdoc(env_class(env)).partition("\n")[0].replace("``", "") in said
+        options = [*inspect.signature(env_class(env)).parameters]
+        assert [option for option in options if f"{option} (" not in said] == []
     assert "@article{zhou2024reflectrl," in words(pages["citation"])
 
 
@@ -188,9 +196,9 @@ def test_drawings_are_in_the_page_and_measured_tables_are_those_of_the_benchmark
             "[]",
             ["nowhere.md", "#nothing", "/away.html", "none.png"],
         ),
-        ("<!-- readme nothing -->", f"[{CONFIG.with_name('hooks.py')}]", ["have no part 'nothing'"]),
+        ("[results](../benchmarks/results/none.md)", f"[{CONFIG.with_name('hooks.py')}]", ["none.md"]),
     ],
-    ids=["links", "parts of the README"],
+    ids=["links", "results"],
 )
 def test_what_leads_nowhere_fails_the_build(tmp_path, text, hooks, faults):
     (tmp_path / "docs").mkdir()

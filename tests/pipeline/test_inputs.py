@@ -18,24 +18,26 @@ LIMITS = ("workers", "deadline_s", "on_failure", "max_failures", "max_memory_mb"
 PICTURED = ("players.corrector", "players.rater", "eval.memory", "reflector_model", "players.reflector.player")
 NO_INPUTS = {
     "gen-data": (
+        "report_to",
         "budget",  # none here; what is chosen for one is among the other keys
         *(f"env.{name}" for name in LIMITS),
         *PICTURED,  # whose prompts have pictures; here, none has
     ),
     "sft": (
+        "report_to",
         "budget",
         *(f"env.{name}" for name in LIMITS),
         *PICTURED,
         "rlft.stages",  # environments of which prompts are checked for their length
     ),
     "rlft": (
+        "report_to",
         "budget",
         *(f"env.{name}" for name in LIMITS),
         "eval.memory",
         *(f"rlft.{name}" for name in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
-        "rlft.report_to",
     ),
-    "eval": ("budget", *(f"env.{name}" for name in LIMITS), "eval.batch_size"),
+    "eval": ("report_to", "budget", *(f"env.{name}" for name in LIMITS), "eval.batch_size"),
 }
 """What a stage reads although its result does not depend on it."""
 WRITERS = ("model_dump", "outside_files", "remember", "preflight")

@@ -189,8 +189,8 @@ def test_a_tracker_that_is_not_installed_is_found_unless_its_stage_is_done(
     monkeypatch.setattr(sys, "path", [])
     for tracker in ("wandb", "trackio"):
         monkeypatch.delitem(sys.modules, tracker, raising=False)  # other libraries import a tracker if they find it
-        recipe = small_recipe(f"rlft.report_to={tracker}")
-        assert refused(recipe, tmp_path / "run", f"pip install {tracker}") == ("rlft",)
+        recipe = small_recipe(f"report_to={tracker}")
+        assert refused(recipe, tmp_path / "run", f"pip install {tracker}") == STAGES
         assert play_stages(recipe, finished).count("skipped") == 4
 
 

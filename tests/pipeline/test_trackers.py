@@ -8,26 +8,29 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from records import chose, turn_of
 from run_folders import iteration
 from tracked_runs import MEASURED, fail, train_twice, train_without_a_login
-from trained_runs import TrainedRuns
+from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
 from reflectrl.core import Choice, Observation, Task, Trajectory, Utterance, Written
 from reflectrl.core.jsonl import decode
+from reflectrl.core.metric import metrics_of, tracked
 from reflectrl.pipeline import STAGES
+from reflectrl.pipeline.trackers import transcript
 from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.training.trackers import NAMES, Tracking, transcript
 
-RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/trainer_state.json")
+RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/reflectrl_state_0.json")
 
+NAMES = {field: metric.tracked for record in (Iteration, Throughput) for field, metric in metrics_of(record).items()}
 MEASURED_NAMES = {name for name in NAMES.values() if "thought" not in name} - {
     "rollout/novelty",
     "update/action_kl",
@@ -85,23 +88,50 @@ def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
     assert len(set(NAMES.values())) == len(NAMES)
 
 
-class Notes:
-    """Tracker that records the numbers."""
-
-    def log(self, _: int, numbers: Mapping[str, Any]) -> None:
-        self.numbers = numbers
-
-
-def test_the_success_of_each_group_of_tasks_has_a_name_and_what_was_not_measured_has_none() -> None:
+def test_what_was_not_measured_has_no_name_in_a_tracker() -> None:
     line = iteration(0, success_by_group={"red": 0.25}, validation_by_group={"red": 0.75}, thought_bleu=0.5)
-    speed = dict.fromkeys((field.name for field in fields(Throughput)), 0)
-    tracker = Notes()
-    tracking = Tracking(tracker, every=1)
-    tracking.add(decode(Iteration, line, "line"), decode(Throughput, speed, "speed"), ())
-    assert tracker.numbers["rollout/success/red"] == 0.25
-    assert tracker.numbers["rollout/validation_success/red"] == 0.75
-    assert tracker.numbers["rollout/thought_bleu"] == 0.5
-    assert {"rollout/validation_success", "rollout/thought_distinct"}.isdisjoint(tracker.numbers)
+    done = decode(Iteration, line, "line")
+    assert done.by_group == {"success/red": 0.25, "validation_success/red": 0.75}
+    assert tracked(done)["rollout/thought_bleu"] == 0.5
+    assert {"rollout/validation_success", "rollout/thought_distinct"}.isdisjoint(tracked(done))
+
+
+@pytest.mark.slow
+def test_each_stage_has_a_run_with_its_numbers_in_any_tracker_of_accelerate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Diary(GeneralTracker):
+        """Tracker that keeps what it is sent."""
+
+        name = "aim"
+        requires_logging_directory = False
+        pages: ClassVar[list[dict[str, Any]]] = []
+
+        def __init__(self, project: str) -> None:
+            super().__init__()
+            assert project == "reflectrl"
+
+        @property
+        def tracker(self) -> None:
+            return None
+
+        def store_init_configuration(self, values: dict[str, Any]) -> None:
+            self.pages.append({"name": values["name"]})
+
+        def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+            self.pages[-1] |= {f"{name} at {step}": value for name, value in values.items()}
+
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "aim", Diary)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "aim.py").touch()
+    run = tmp_path / "run"
+    play_stages(small_recipe("report_to=aim"), run)
+    data, reflector, policy, rlft, evaluated = Diary.pages
+    assert data["data/samples at 0"] > data["data/negatives at 0"] > 0
+    for page in (reflector, policy):
+        assert page["loss at 1"] > 0
+    assert rlft["rollout/success at 1"] == metrics(run)[1]["success"]
+    assert 0 <= evaluated["eval/rlft/local/sampled/test/success at 0"] <= 1
 
 
 @pytest.mark.slow
@@ -109,14 +139,13 @@ def test_tensorboard_gets_each_iteration_once_after_a_kill_and_a_few_episodes(be
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train_twice(begun, "tensorboard")
-    folder = begun / "trackers" / "tensorboard" / begun.name
+    folder = begun / "trackers" / "tensorboard" / f"{begun.name}-rlft"
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     successes = [(event.step, event.value) for event in events.Scalars("rollout/success")]
     assert successes == [(row["iteration"], pytest.approx(row["success"])) for row in metrics(begun)]
     assert set(events.Tags()["scalars"]) == MEASURED_NAMES
-    history = json.loads((begun / RESULTS[-1]).read_text())["log_history"]
     norms = [event.value for event in events.Scalars("update/grad_norm")]
-    assert norms == [pytest.approx(entry["grad_norm"], rel=1e-4) for entry in history]
+    assert norms == [pytest.approx(row["grad_norm"], rel=1e-4) for row in metrics(begun)]
     said = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("episodes/0/text_summary")]
     assert {event.step for event in events.Tensors("episodes/0/text_summary")} == {0, 2}
     assert "action: " in said[0]
@@ -136,7 +165,7 @@ def test_wandb_without_a_login_is_refused_before_stage_1(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) -> None:
     trained_killed_and_trained_on(begun, "wandb", WANDB_BASE_URL="http://127.0.0.1:9", WANDB_MODE="offline")
-    name = (begun / "trackers" / "wandb-id").read_text()
+    name = (begun / "trackers" / "wandb-id-rlft").read_text()
     files = sorted((begun / "trackers" / "wandb").glob("offline-run-*/*.wandb"))
     assert {file.name for file in files} == {f"run-{name}.wandb"}
     first, second = (wandb_rows(file) for file in files)
@@ -146,7 +175,7 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
     assert set(first[0]) >= MEASURED_NAMES
     tables = sorted((begun / "trackers" / "wandb").glob("offline-run-*/files/media/table/episodes_*"))
     table = json.loads(tables[0].read_text())
-    assert table["columns"] == ["iteration", "stage", "task", "outcome", "episode_return", "text"]
+    assert table["columns"] == ["step", "stage", "task", "outcome", "episode_return", "text"]
     assert len(table["data"]) == 2
     assert "action: " in table["data"][0][-1]
     assert results(begun) == results(alone)
@@ -206,7 +235,7 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
     with sqlite3.connect(begun / "trackers" / "trackio" / "reflectrl.db") as database:
         rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
     database.close()
-    assert {name for name, _, _ in rows} == {"nano"}
+    assert {name for name, _, _ in rows} == {"nano-rlft"}
     numbers = [(step, json.loads(text)) for _, step, text in rows]
     successes = [(step, row["rollout/success"]) for step, row in numbers if "rollout/success" in row]
     once = [(row["iteration"], row["success"]) for row in metrics(begun)]

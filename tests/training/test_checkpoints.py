@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bitsandbytes.optim import AdamW8bit
 from safetensors.torch import load_file
 from tiny import gpt2
 from tiny_models import LABELS, reflector_row, save_tiny
@@ -191,7 +192,7 @@ def test_a_checkpoint_of_another_training_is_refused(folder):
     for model, options in (
         (gpt2(width=16), {}),
         (add_lora(gpt2(), LoraSection(r=4), []), {}),
-        (gpt2(), {"optim": "sgd"}),
+        (gpt2(), {"optimizer": torch.optim.SGD}),
     ):
         with pytest.raises(InvalidInput, match=f"{checkpoint} does not fit"):
             rlft(folder, model, **options).train(checkpoint)
@@ -222,7 +223,7 @@ def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_is_kept(folder):
 
 @pytest.mark.slow
 def test_an_optimizer_of_bitsandbytes_is_saved_and_goes_on(tmp_path):
-    options = {"optim": "adamw_bnb_8bit", "save_every": 1, "stages": [Stage("main", 3, env={"size": 6})]}
+    options = {"optimizer": AdamW8bit, "save_every": 1, "stages": [Stage("main", 3, env={"size": 6})]}
     straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
     with pytest.raises(Killed):
         run(tmp_path / "killed", gpt2(spread=0.1), **options, dies_after=2).train()

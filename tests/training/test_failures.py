@@ -44,7 +44,7 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
     with pytest.raises(WorkFailed, match=r"inf .* iteration 0") as caught:
         done.train()
     assert done.iterations == []
-    assert done.trainer.state.global_step == 0
+    assert done.trainer.learner.steps == 0
     assert untouched(done.weights, before)
     (dump,) = (tmp_path / "run" / "failures").iterdir()
     assert dump.name == "rlft-iteration-00000.jsonl"
@@ -63,14 +63,14 @@ def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_n
         "advantage": value_head(),
         "stages": [Stage("main", 20, env={"size": 6})],
         "save_every": 1,
-        "optim": "sgd",
+        "optimizer": torch.optim.SGD,
         "max_grad_norm": max_grad_norm,
         "learning_rate": 1e18,  # the first step goes too far
     }
     done = run(tmp_path / "run", gpt2(spread=0.1), failures=tmp_path / "elsewhere", **options)
     with pytest.raises(WorkFailed, match="nan"):
         done.train()
-    steps = done.trainer.state.global_step
+    steps = done.trainer.learner.steps
     assert len(done.iterations) == steps >= 1
     assert last_checkpoint(tmp_path / "run").name == f"checkpoint-{steps}"
     assert untouched(load_file(tmp_path / "run" / f"checkpoint-{steps}" / "model.safetensors"), done.weights)

@@ -106,6 +106,6 @@ def test_without_arguments_a_trainer_learns_with_the_settings_of_a_recipe(
         trainer.train()
     [(done, fresh)] = seen
     assert len(fresh) == 64
-    assert 1 < trainer.state.global_step <= 2 * 4
+    assert 1 < trainer.learner.steps <= 2 * 4
     assert any(not weight.equal(before[name]) for name, weight in model.state_dict().items() if name in before)
     assert done.kl > 0

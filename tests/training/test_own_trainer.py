@@ -66,11 +66,6 @@ def test_a_trainer_may_estimate_advantages(tmp_path):
     assert all(set(advantages) == {float(success)} for success, advantages in episodes)
 
 
-def test_compute_loss_is_refused():
-    with pytest.raises(InvalidInput, match="compute_loss, which is never called; override minibatch_loss"):
-        type("Hopeful", (ReflectRLTrainer,), {"compute_loss": lambda self, *_: 0.0 * self})
-
-
 @pytest.mark.slow
 def test_a_recipe_trains_with_the_class_that_it_names_and_goes_on_with_no_other(trained_run):
     (_, ours), (_, theirs) = (list(read_jsonl(trained_run(*how) / METRICS))[0] for how in ((), (CLONING,)))

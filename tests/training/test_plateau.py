@@ -180,3 +180,17 @@ def test_a_training_that_was_killed_at_a_check_ends_with_the_same_checks_and_wei
     assert told[-1] == checks
     for name, value in expected.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
+
+
+@pytest.mark.slow
+def test_a_training_that_was_killed_behind_its_plateau_trains_no_more(base, overfitted, tmp_path):
+    expected, summary, _ = overfitted
+    given, seen = rows(1, 40, 1, noise), []
+    fine_tune(new_model(base, labels=LABELS, seed=0), given, tmp_path, "policy", **OVERFIT)
+    again = new_model(base, labels=LABELS, seed=0)
+    options = {**OVERFIT, "on_step": lambda step, *_: seen.append(step)}
+    assert fine_tune(again, given, tmp_path, "policy", **options) == summary
+    assert seen == []
+    assert all(
+        torch.equal(again.model.state_dict()[name], value) for name, value in expected.model.state_dict().items()
+    )

@@ -101,7 +101,7 @@ def test_an_iteration_describes_its_fresh_episodes_and_the_stages_tasks_whicheve
 def test_stages_end_by_threshold_or_length_and_training_with_the_last(straight):
     assert [iteration.stage for iteration in straight.iterations] == ["near"] * 3 + ["far"] * 3
     assert straight.trainer.curriculum.finished
-    assert straight.trainer.state.global_step == 6 * 4 < straight.trainer.args.max_steps
+    assert straight.trainer.learner.steps == 6 * 4 < straight.trainer.args.total_updates
     assert all(int(t.task.id[0]) < 4 for episodes in straight.episodes[:3] for t in episodes)
     assert {t.task.id[0] for episodes in straight.episodes[3:] for t in episodes} == {"0", "7"}
 
@@ -129,12 +129,12 @@ def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
     assert logprob("with", [replace(won, turns=tuple(sure))]) > logprob("without", []) + 0.05
 
 
-def test_trackers_see_the_metrics_of_each_iteration_and_the_falling_learning_rate(straight):
-    logs = [log for log in straight.trainer.state.log_history if "train_runtime" not in log]
-    assert [log["success"] for log in logs] == [iteration.success for iteration in straight.iterations]
-    done = [(4 * number + 3) / straight.trainer.args.max_steps for number in range(6)]
-    assert [log["learning_rate"] for log in logs] == pytest.approx([4e-3 * (1 - 0.8 * part) for part in done])
-    assert len({log["grad_norm"] for log in logs if log["grad_norm"] > 0}) == len(logs)
+def test_metrics_show_the_falling_learning_rate_and_each_gradient(straight):
+    done = [(4 * number + 3) / straight.trainer.args.total_updates for number in range(6)]
+    assert [each.learning_rate for each in straight.iterations] == pytest.approx(
+        [4e-3 * (1 - 0.8 * part) for part in done]
+    )
+    assert len({each.grad_norm for each in straight.iterations if each.grad_norm > 0}) == 6
 
 
 def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iteration(straight):
@@ -269,7 +269,7 @@ def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_
     stopped = trained("stopped", 4, target_kl=1e-4).train()  # which only the second pass sees
     assert same(stopped.weights, two.weights)
     assert not same(stopped.weights, four.weights)
-    assert stopped.trainer.state.global_step == 4
+    assert stopped.trainer.learner.steps == 4
     assert stopped.iterations == two.iterations
 
 

@@ -45,7 +45,7 @@ def trained(folder, model, iterations=1, **options):
         "episodes": 6,
         "advantage": value_head(),
         "terms": Terms(entropy=EntropyBonus(0.1, 1.0)),
-        "optim": "sgd",
+        "optimizer": torch.optim.SGD,
         "learning_rate": 0.3,
         "layout": LONG,
     }

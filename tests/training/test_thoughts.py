@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from run_folders import episode
 from thinkers import Thinks
 from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config, value_head
 
 from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
-from reflectrl.config.rlft import RLFTSettings, Stage, ThoughtTerm
+from reflectrl.config.rlft import RLFTSettings, Stage, Terms, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.engine.head import add_choice_head
@@ -148,7 +149,7 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     expected = -sum(logprobs[len(prompt) - 1 + at, text[at]].item() for at in range(scored)) / scored
     args, seen = arguments(tmp_path), []
     hook = model.lm_head.register_forward_hook(lambda *call: seen.append(call[-1]) or call[-1].retain_grad())
-    [loss] = imitation.losses(model, args, 0, 8)
+    [loss] = imitation.losses(model, args, Accelerator(cpu=True), 0, 8)
     assert loss.item() == pytest.approx(0.5 * expected, abs=1e-5)
     loss.backward()
     hook.remove()
@@ -156,12 +157,13 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     assert learned.tolist() == [at < scored for at in range(len(text) + 1)]
     falling = Imitation(ThoughtTerm(coef=0.5, coef_end=0.0), policy, layout_of(mode))
     falling.corrections = imitation.corrections
-    parts = [loss.item() for at in range(5) for loss in falling.losses(model, args, args.max_steps * at // 4, 8)]
+    updates, here = [args.total_updates * at // 4 for at in range(5)], Accelerator(cpu=True)
+    parts = [loss.item() for at in updates for loss in falling.losses(model, args, here, at, 8)]
     assert parts == pytest.approx([0.5 * expected * (1 - at / 4) for at in range(5)], abs=1e-5)
     optimizer, before = torch.optim.SGD(model.parameters(), lr=0.01), [loss.item()]
     for update in range(20):
         optimizer.zero_grad()
-        [loss] = imitation.losses(model, args, update, 8)
+        [loss] = imitation.losses(model, args, Accelerator(cpu=True), update, 8)
         loss.backward()
         optimizer.step()
         before.append(loss.item())
@@ -192,7 +194,8 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     drawn = [len(every_step._drawn(10, random.Random(seed))) for seed in range(200)]
     assert 0.5 < sum(drawn) / len(drawn) < 1.5
     assert len(everything._drawn(10**6, random.Random(0))) == len(everything.corrections)
-    assert list(Imitation(ThoughtTerm(), policy, layout_of(mode)).losses(None, arguments(tmp_path), 0, 8)) == []
+    imitation = Imitation(ThoughtTerm(), policy, layout_of(mode))
+    assert list(imitation.losses(None, arguments(tmp_path), Accelerator(cpu=True), 0, 8)) == []
 
 
 def test_a_step_that_is_drawn_from_the_latest_iteration_alone_is_one_of_its_own():
@@ -205,8 +208,8 @@ def test_a_step_that_is_drawn_from_the_latest_iteration_alone_is_one_of_its_own(
 
 def trainer_of(folder, term=None, seats=(), **options):
     """Return a trainer of a policy that writes thoughts, and its model."""
-    args = config(folder, max_completion_length=8, **options)
-    args.terms = replace(args.terms, sft_thought=term)
+    terms = replace(options.pop("terms", Terms(entropy=None)), sft_thought=term)
+    args = config(folder, max_completion_length=8, terms=terms, **options)
     layout, model = layout_of("thought_choice"), gpt2(spread=0.1)
     return model, ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS)
 

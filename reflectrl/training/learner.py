@@ -1,0 +1,210 @@
+"""``Learner``: what changes the weights, with its part of a checkpoint: optimizer, schedule, clipping, average."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from reflectrl.core import WorkFailed
+from reflectrl.core.files import write_text
+from reflectrl.training.checkpoints import fitting, joined, split_tensors
+from reflectrl.training.weights import Weights, average, copy_weights
+
+AVERAGE_NAME = "average.safetensors"
+MakeOptimizer = Callable[..., Optimizer]
+"""Makes an optimizer from groups of parameters and ``lr``: ``torch.optim.SGD``, ``bitsandbytes.optim.AdamW8bit``."""
+
+
+def adamw(groups: Sequence[dict[str, Any]], lr: float) -> Optimizer:
+    """Return AdamW in one kernel per group."""
+    return torch.optim.AdamW(groups, lr=lr, fused=True)
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float, *, head: nn.Module | None = None, head_rate: float | None = None
+) -> list[dict[str, Any]]:
+    """Return the trainable parameters in groups: matrices decay, vectors (biases, norms) do not.
+
+    Args:
+        model: the model.
+        weight_decay: weight decay of the matrices.
+        head: module whose learning rate is ``head_rate``, if that is given.
+        head_rate: its learning rate.
+
+    """
+    own = set(head.parameters()) if head is not None and head_rate is not None else set()
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    groups: list[dict[str, Any]] = []
+    for is_own in (False, True):
+        for decays in (True, False):
+            chosen = [each for each in trained if (each in own) == is_own and (each.ndim > 1) == decays]
+            rate = {"lr": head_rate} if is_own else {}
+            groups.append({"params": chosen, "weight_decay": weight_decay if decays else 0.0, **rate})
+    return [group for group in groups if group["params"]]
+
+
+@dataclass(frozen=True)
+class BrokenStep:
+    """Report of an optimizer step that was not made."""
+
+    folder: Path
+    """Folder for the file with the batch."""
+    name: str
+    """Name of the file without its suffix."""
+    where: str
+    """Place in the training, e.g. "iteration 12"."""
+    rows: Iterable[Mapping[str, Any]]
+    """Rows of the batch, as plain values."""
+    advice: str
+    """Advice at the end of the error message."""
+
+    def failure(self, loss: float, norm: float, *, rank: int) -> WorkFailed:
+        """Write the batch to its file, and return the error that names it."""
+        path = self.folder / f"{self.name}{f'-rank{rank}' if rank else ''}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in self.rows))
+        return WorkFailed(
+            f"the loss became {loss:g} and the norm of its gradient {norm:g} in {self.where}; the weights were not "
+            f"changed, the last checkpoint is kept, and the batch is in {path}. Correct what is odd there, or "
+            f"{self.advice}."
+        )
+
+
+def clipped_norm(
+    accelerator: Accelerator, model: nn.Module, limit: float, loss: Tensor, broken: Callable[[], BrokenStep]
+) -> float:
+    """Clip the gradient to the norm ``limit``, or not for 0, and return the norm before.
+
+    Raises:
+        WorkFailed: the norm or the loss is not finite on some process.
+
+    """
+    norm = torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), limit or math.inf), device=loss.device)
+    found = torch.stack([loss.float(), norm.float()])
+    if not torch.isfinite(accelerator.gather(found)).all():
+        raise broken().failure(*found.tolist(), rank=accelerator.process_index)
+    return float(norm)
+
+
+class Learner:
+    """The weights that are trained, and what changes them.
+
+    Args:
+        accelerator: of the training.
+        model: the model, on its device.
+        optimizer: its optimizer.
+        scheduler: schedule of the learning rate.
+        max_grad_norm: gradients of a larger norm are scaled down to it; 0 disables clipping.
+        ema: decay per step of an exponential average of the weights; 0 for none.
+
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        *,
+        max_grad_norm: float,
+        ema: float = 0.0,
+    ) -> None:
+        self._accelerator = accelerator
+        self.model, self._optimizer = accelerator.prepare(model, optimizer)
+        """The model as it is called in training: it exchanges gradients with other processes."""
+        self._module = model
+        self._scheduler = scheduler
+        self._max_grad_norm = max_grad_norm
+        self._ema = ema
+        self.average: Weights | None = copy_weights(model) if ema else None
+        """The exponential average of the weights."""
+        self.steps = 0
+        """Number of optimizer steps, those without a gradient included."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def step(self, loss: float, broken: Callable[[], BrokenStep]) -> float:
+        """Change the weights by the gradient, and return its norm before clipping.
+
+        Args:
+            loss: the loss of the step on this process.
+            broken: describes the batch where the loss or its gradient is not finite.
+
+        Raises:
+            WorkFailed: the loss or its gradient is not finite; the weights are then as before.
+
+        """
+        at = torch.tensor(loss, device=self._accelerator.device)
+        norm = clipped_norm(self._accelerator, self.model, self._max_grad_norm, at, broken)
+        self.skip()
+        if self.average is not None:
+            average(self.average, self._module, self._ema)
+        return norm
+
+    def skip(self) -> None:
+        """Count a step; without a gradient it changes no weights."""
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._scheduler.step()
+        self.steps += 1
+
+    def write_state(self, folder: Path) -> None:
+        """Save everything but the weights; the main process does."""
+        write_optimizer(folder, self._optimizer.optimizer, self._scheduler, self.steps)
+        if self.average is not None:
+            save_file(dict(self.average), folder / AVERAGE_NAME)
+
+    def read_state(self, folder: Path) -> None:
+        """Restore what ``write_state`` saved.
+
+        Raises:
+            InvalidInput: it was written by another optimizer, or for another model.
+
+        """
+        self.steps = read_optimizer(folder, self._optimizer.optimizer, self._scheduler)
+        if self.average is not None:
+            self.average = load_file(folder / AVERAGE_NAME, str(self._accelerator.device))
+
+
+def write_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> None:
+    """Save an optimizer with its schedule, and the number of steps it has made."""
+    plain, tensors = split_tensors(optimizer.state_dict())
+    plain |= {"kind": type(optimizer).__name__, "scheduler": scheduler.state_dict(), "steps": steps}
+    (folder / "optimizer.json").write_text(json.dumps(plain), encoding="utf-8")
+    save_file(tensors, folder / "optimizer.safetensors")
+
+
+def read_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -> int:
+    """Restore what ``write_optimizer`` saved; return the number of steps.
+
+    Raises:
+        InvalidInput: it was written by another optimizer, or for another model.
+
+    """
+    with fitting(folder):
+        plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))
+        if plain["kind"] != type(optimizer).__name__:
+            raise ValueError(f"it was optimized by {plain['kind']}")
+        optimizer.load_state_dict(joined(plain, load_file(folder / "optimizer.safetensors")))
+        scheduler.load_state_dict(plain["scheduler"])
+    return int(plain["steps"])
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which NaN and infinities are text, because JSON has none."""
+    odd = {name: str(v) for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {**row, **odd}
