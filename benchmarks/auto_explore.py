@@ -27,10 +27,11 @@ from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore.bm25 import BM25
 from reflectrl.envs.auto_explore.dataset import BY_CONTENT, read_dataset
 from reflectrl.envs.auto_explore.files import readable_files
-from reflectrl.players import ExpertPolicy, Policy, RandomPolicy
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import play_all
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
 
 SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the published table, each of which splits the files differently."""

@@ -63,12 +63,12 @@ from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, peak_memory, race, ratio_table, times_as_fast
 from transformers import LlamaConfig
 
-from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.precision import Precision
-from reflectrl.players import Player
+from reflectrl.models.section import LoraSection, ModelSection
+from reflectrl.prompts.players import Player
 
 BASES = ("plain", "batched")
 SIDES: Mapping[str, tuple[str, Precision]] = {

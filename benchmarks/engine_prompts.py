@@ -28,7 +28,6 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
@@ -39,12 +38,15 @@ from reflectrl.models.adapters import add_lora
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model
+from reflectrl.models.section import LoraSection
 from reflectrl.models.tokenizer import label_ids, train_tokenizer
-from reflectrl.players import CarelessExpert, ExpertReflector, reflecting
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
-from reflectrl.prompts.views import MenuView, View, view
+from reflectrl.prompts.views import MenuView, View
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import states_of
+from reflectrl.seats.policy import CarelessExpert
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting, view
 from reflectrl.training.batch import StepSample, step_samples
 
 ENVS = ("dangerous_taxi", "auto_explore", "alfworld")

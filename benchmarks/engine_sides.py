@@ -16,7 +16,6 @@ from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
 from torch import Tensor
 
-from reflectrl.config.model import ModelSection
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.frozen_layers import FrozenLayers
@@ -26,8 +25,9 @@ from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.precision import Precision
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import ModelSection
 from reflectrl.models.writer import SamplerProcessor
-from reflectrl.players import Player, Policy
+from reflectrl.prompts.players import Player, Policy
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective
 

@@ -38,12 +38,14 @@ from reflectrl.envs.auto_explore.dataset import UNSEEN, read_dataset
 from reflectrl.envs.auto_explore.sandbox import Sandbox
 from reflectrl.envs.auto_explore.search import ALL, VERB
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import ExpertPolicy, Policy, RandomPolicy, Seat
+from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Policy
 from reflectrl.report.series import mean_interval
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import play_all
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.table import Seat
 
 RECIPE = "smollm2/explorer"
 READ = ("cat ", "open ", "head ")
@@ -201,7 +203,7 @@ def with_training(packages: Packages, runs: Sequence[Path]) -> Iterator[Line]:
         for title, name in POLICIES.items():
             if run != runs[0] if name == "base" else not (run / name).is_dir():
                 continue
-            players = RunPlayers(recipe, RunFolder(run))  # of each policy its own: the reflector keeps what it wrote
+            players = Team(recipe, RunFolder(run))  # of each policy its own: the reflector keeps what it wrote
             lm, policy = players.lm_policy(name)
             seats = () if name == "base" else players.seats(lm, name)
             yield packages.played(

@@ -26,11 +26,13 @@ from multiprocessing.connection import Connection
 from arms import ENGINE, loaded_machine, made_by, publish, table
 
 from reflectrl.core import NatLangEnv, Utterance, make_env
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.players import RandomPolicy, reflecting
-from reflectrl.players.remote import RemoteReflector
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import RemoteReflector
+from reflectrl.seats.table import reflecting
 
 ENVS = 64
 EPISODES = 256
@@ -120,7 +122,7 @@ class CountedReflector(RemoteReflector):
     """A remote reflector that records the number of reflections of each step."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint)
+        super().__init__(ChatClient(endpoint), is_sampled=endpoint.is_sampled)
         self.batches: list[int] = []
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:

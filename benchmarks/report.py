@@ -23,13 +23,15 @@ from arms import ENGINE, loaded_machine, made_by, publish, table
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import make_env
-from reflectrl.players import CarelessExpert, ExpertReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
+from reflectrl.seats.policy import CarelessExpert
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 
 EPISODES = 10_000
 TIMES = 10

@@ -29,7 +29,7 @@ from remembered import Rotated
 
 from reflectrl.memory import EmbeddingCache, Experience, HashingEmbedder, Key, Query, Retriever, Step, Weights
 from reflectrl.memory.embedders import Embedder
-from reflectrl.memory.language import minilm
+from reflectrl.memory.neural import minilm
 
 KINDS = {"put": "put a {} in {}", "clean": "put a clean {} in {}", "heat": "put a hot {} in {}"}
 KINDS |= {"cool": "put a cool {} in {}", "look": "examine the {} with the {}", "two": "put two {} in {}"}

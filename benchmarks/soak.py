@@ -34,10 +34,10 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.console import Advance, Reporter
 from reflectrl.pipeline.stages import run_stages
-from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.seats.policy import RandomPolicy
 from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100

@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
 from reflectrl.workers.pool import WorkerPool
 
 ENVS: dict[str, dict[str, Any]] = {

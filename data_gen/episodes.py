@@ -11,13 +11,15 @@ from reflectrl.core.text import words
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, past_states
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
-from reflectrl.players import GivenActions, ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import read_reflection
 from reflectrl.prompts.discretion import leaks
-from reflectrl.prompts.views import State, View, view
+from reflectrl.prompts.views import State, View
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.turn import menu_of
+from reflectrl.seats.policy import GivenActions
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import reflecting, view
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,10 @@ from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
 from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, RandomTeacher, Teacher
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
-from reflectrl.players import ScriptedReflector, Seat, reflecting
 from reflectrl.prompts import TeacherPrompts
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import Seat, reflecting
 
 if TYPE_CHECKING:  # imported only if a chat model teaches: openai takes a second
     from reflectrl.endpoint.chat import ChatClient

@@ -8,9 +8,10 @@ from dataclasses import replace
 from reflectrl.core import Hints, Trajectory
 from reflectrl.core.seeds import draw
 from reflectrl.data_gen.samples import Sample
-from reflectrl.players import ReadsHints, Seat
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.players import ReadsHints
+from reflectrl.prompts.views import State
+from reflectrl.seats.table import Seat, view
 
 Words = Mapping[str, str]
 """Words by role."""

@@ -19,8 +19,8 @@ from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
-from reflectrl.prompts.views import menu_view, view
 from reflectrl.rollout.image_files import with_images, without_images
+from reflectrl.seats.table import menu_view, view
 
 _HOLDERS = ("prompt",)
 WRONG_NOTES = 0.5

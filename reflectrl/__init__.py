@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         Validation,
     )
     from reflectrl.pipeline.agent import Agent, load_agent
-    from reflectrl.players import Player, Policy, RandomPolicy, Seat
     from reflectrl.prompts import PromptFormat
+    from reflectrl.prompts.players import Player, Policy
     from reflectrl.prompts.views import MenuView, View
     from reflectrl.rollout import Episode, policy_views
     from reflectrl.rollout.evaluate import evaluate
     from reflectrl.run import Run
+    from reflectrl.seats.policy import RandomPolicy
+    from reflectrl.seats.table import Seat
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
 
@@ -107,17 +109,17 @@ _HOMES = {
     "MenuView": "reflectrl.prompts.views",
     "NoBaseline": "reflectrl.config.advantage",
     "PPO": "reflectrl.config.rlft",
-    "Player": "reflectrl.players",
-    "Policy": "reflectrl.players",
+    "Player": "reflectrl.prompts.players",
+    "Policy": "reflectrl.prompts.players",
     "PromptFormat": "reflectrl.prompts",
-    "RandomPolicy": "reflectrl.players",
+    "RandomPolicy": "reflectrl.seats.policy",
     "Recipe": "reflectrl.config",
     "ReflectRLConfig": "reflectrl.training.config",
     "ReflectRLTrainer": "reflectrl.training.rlft",
     "Reinforce": "reflectrl.config.rlft",
     "Replay": "reflectrl.config.rlft",
     "Run": "reflectrl.run",
-    "Seat": "reflectrl.players",
+    "Seat": "reflectrl.seats.table",
     "Stage": "reflectrl.config.rlft",
     "StepGroup": "reflectrl.config.advantage",
     "Term": "reflectrl.config.rlft",

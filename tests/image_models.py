@@ -33,11 +33,11 @@ from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3I
 from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from reflectrl.config.model import BuiltinSection, ModelSection
 from reflectrl.core import Image, make_env
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import LanguageModel, save_model
 from reflectrl.models.pictures import Pictures, read_pictures
+from reflectrl.models.section import BuiltinSection, ModelSection
 from reflectrl.models.tokenizer import train_tokenizer
 from reflectrl.prompts import Menu, Prompt
 

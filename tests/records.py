@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from reflectrl.core import Choice, Decision, Hints, Observation, Trajectory, Turn, Utterance
 from reflectrl.prompts import Menu, Prompt, PromptFormat
-from reflectrl.prompts.views import MenuView, State, View, menu_view, view
+from reflectrl.prompts.views import MenuView, State, View
 from reflectrl.rollout.turn import policy_views, states_of
+from reflectrl.seats.table import menu_view, view
 
 
 def chose(

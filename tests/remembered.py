@@ -9,11 +9,13 @@ import numpy as np
 from records import chose
 
 from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance
-from reflectrl.memory import EpisodeStore, Experience, HashingEmbedder, Step
+from reflectrl.memory import Experience, HashingEmbedder, Step
 from reflectrl.memory.embedders import words
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, View, view
+from reflectrl.prompts.views import State, View
 from reflectrl.rollout.record import Header
+from reflectrl.rollout.store import EpisodeStore
+from reflectrl.seats.table import view
 
 HEADER = Header("kitchen", {}, PromptFormat(history=0))
 

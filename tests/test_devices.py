@@ -13,7 +13,6 @@ from records import shown
 from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
 from tiny_rlft import Killed, ppo, run, value_head
 
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import EntropyBonus, Replay, Stage, Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
@@ -21,6 +20,7 @@ from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import LoraSection
 from reflectrl.training.checkpoints import last_checkpoint
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS has no deterministic matrix products

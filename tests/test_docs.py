@@ -111,15 +111,23 @@ def test_python_on_a_page_imports_names_that_are_there(page: Path) -> None:
         exec(compile(ast.Module(imports, []), page.name, "exec"), {})
 
 
-def test_the_frozen_player_of_the_page_speaks_before_each_act(capsys: pytest.CaptureFixture[str]) -> None:
-    [block] = PYTHON.findall((ROOT / "docs" / "seats.md").read_text(encoding="utf-8"))
+def test_the_player_of_the_page_speaks_before_each_act_in_python_and_from_its_recipe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "seats.md").read_text(encoding="utf-8")
+    module, program = PYTHON.findall(text)
     names: dict[str, Any] = {}
-    exec(compile(block, "seats.md", "exec"), names)
+    exec(compile(module + program, "seats.md", "exec"), names)
     turns = names["played"].turns
     assert len(turns) > 1
-    assert [turn.said["memory"].text for turn in turns[:2]] == ["", f"{turns[0].decision.action} 1x"]
+    assert [turn.said["tally"].text for turn in turns[:2]] == ["", f"{turns[0].decision.action} 1x"]
     printed = capsys.readouterr().out.splitlines()
-    assert f"Memory: {printed[0]}" in printed
+    assert f"Tally: {printed[0]}" in printed
+    [recipe] = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "counted.yaml").write_text(recipe)
+    (tmp_path / "counting.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_recipe(load_recipe(tmp_path / "counted.yaml"))
 
 
 def test_the_memory_of_the_page_shows_what_the_first_trial_has_left(capsys: pytest.CaptureFixture[str]) -> None:

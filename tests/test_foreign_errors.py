@@ -15,7 +15,7 @@ from test_rooms import modules
 from reflectrl.core import Outcome, Task
 from reflectrl.core.errors import EnvFailed, InvalidInput, raised
 from reflectrl.core.foreign import message_of
-from reflectrl.core.registry import _foreign_code
+from reflectrl.core.registry import foreign_code
 from reflectrl.core.text import first_line
 
 
@@ -95,7 +95,7 @@ def test_each_becomes_a_sentence_wherever_an_environment_raises_it(which, method
 @anything
 def test_each_becomes_a_sentence_where_an_environment_is_made(which):
     error, words = ERRORS[which]
-    with pytest.raises(InvalidInput, match=f"^it cannot be made: it {words}"), _foreign_code("it cannot be made"):
+    with pytest.raises(InvalidInput, match=f"^it cannot be made: it {words}"), foreign_code("it cannot be made"):
         raise error
 
 

@@ -17,9 +17,9 @@ FOLDERS = {
     "reflectrl.recipes": ROOT / "recipes",
 }
 
-BELOW_ROLLOUT = {"endpoint", "players", "workers", "prompts", "config", "core"}
-BELOW_TRAINING = {"models", "engine", "rollout", *BELOW_ROLLOUT}
-BELOW_PIPELINE = {"report", "training", "data_gen", "memory", "raters", *BELOW_TRAINING}
+BELOW_CONFIG = {"seats", "memory", "models", "engine", "endpoint", "workers", "prompts", "core"}
+BELOW_TRAINING = {"rollout", "config", *BELOW_CONFIG}
+BELOW_PIPELINE = {"report", "training", "data_gen", *BELOW_TRAINING}
 MAY_IMPORT = {
     "core": set(),
     "envs": {"core"},
@@ -28,15 +28,14 @@ MAY_IMPORT = {
     "prompts": {"core"},
     "endpoint": {"core"},
     "engine": {"core"},
-    "players": {"endpoint", "prompts", "core"},
-    "config": {"endpoint", "players", "workers", "prompts", "core"},
-    "rollout": {"players", "workers", "prompts", "core"},
-    "models": {"engine", "config", "rollout", "players", "prompts", "core"},
-    "memory": {"models", "rollout", "endpoint", "config", "prompts", "core"},
-    "raters": {"models", "engine", "endpoint", "prompts", "core"},
-    "data_gen": {"rollout", *BELOW_ROLLOUT},
-    "training": BELOW_TRAINING,
-    "report": {"raters", "data_gen", "rollout", *BELOW_ROLLOUT},
+    "models": {"engine", "prompts", "core"},
+    "memory": {"models", "core"},
+    "seats": {"memory", "models", "engine", "endpoint", "prompts", "core"},
+    "config": {"seats", "models", "endpoint", "workers", "prompts", "core"},
+    "rollout": {"seats", "memory", "workers", "prompts", "core"},
+    "data_gen": {"rollout", "config", "seats", "endpoint", "prompts", "core"},
+    "training": {"rollout", "config", "seats", "models", "engine", "workers", "prompts", "core"},
+    "report": {"data_gen", "rollout", "config", "seats", "models", "endpoint", "prompts", "core"},
     "pipeline": BELOW_PIPELINE,
     "serving": {"pipeline", *BELOW_PIPELINE},
     "sharing": {"pipeline", *BELOW_PIPELINE},

@@ -18,10 +18,10 @@ from tiny_models import MAX_LENGTH, save_tiny
 from trained_runs import SMALL
 from transformers import dynamic_module_utils
 
-from reflectrl.config.model import ModelSection
 from reflectrl.core import EpisodeFailed, InvalidInput, register_env
 from reflectrl.core.layout import training_episodes_file
 from reflectrl.models.load import LanguageModel, new_model, save_model
+from reflectrl.models.section import ModelSection
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
@@ -213,14 +213,16 @@ for name, code in work["reaching"].items():
 """A program that runs recipes, and then code in a process each that may reach for the network."""
 REACHING = {
     "hub": """
-from reflectrl.config.model import ModelSection
+from reflectrl.models.section import ModelSection
 from reflectrl.models.load import new_model
 new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
 """,
     "remote": """
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.memory.remote import RemoteText
-RemoteText(Endpoint(base_url="http://127.0.0.1:9/v1")).write([[{"role": "user", "content": "Plan."}]], [0.0])
+from reflectrl.seats.planner import RemoteText
+client = ChatClient(Endpoint(base_url="http://127.0.0.1:9/v1"))
+RemoteText(client).write([[{"role": "user", "content": "Plan."}]], [0.0])
 """,
 }
 

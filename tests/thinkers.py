@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reflectrl.core import Written
-from reflectrl.players import RandomPolicy
+from reflectrl.seats.policy import RandomPolicy
 
 
 class Thinks(RandomPolicy):

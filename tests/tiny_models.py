@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from reflectrl.config.model import ModelSection
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel, save_model
+from reflectrl.models.section import ModelSection
 from reflectrl.models.tokenizer import train_tokenizer
 from reflectrl.prompts import Menu, Prompt, labels
 

@@ -17,9 +17,11 @@ from reflectrl.config.rlft import PPO, Reinforce, Stage, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import ExpertReflector, Player, Seat
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Player
 from reflectrl.rollout.iteration import Iteration
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import Seat
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.learner import MakeOptimizer, adamw
 from reflectrl.training.rlft import ReflectRLTrainer

@@ -108,7 +108,7 @@ def explore(
         _work(source, question, model, base_url, api_key_env, steps=steps, seconds=seconds, apply=apply)
         return
     from reflectrl.cli.screen import Screen
-    from reflectrl.players.human import PlayerLeft
+    from reflectrl.seats.human import PlayerLeft
 
     # a folder's entries are in the menu too
     screen = Screen(action="Command", max_actions=MAX_COMMANDS, skip="Here: ", max_chars=MAX_LINE_CHARS)

@@ -83,7 +83,7 @@ def play(
     if episodes < 1:
         raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")
     from reflectrl.cli.screen import Screen
-    from reflectrl.players.human import PlayerLeft
+    from reflectrl.seats.human import PlayerLeft
 
     session = None
     try:
@@ -202,7 +202,7 @@ def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _wait_for_enter() -> None:
-    from reflectrl.players.human import PlayerLeft
+    from reflectrl.seats.human import PlayerLeft
 
     try:
         typed = input().strip()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.layout import AGENT, POLICY, REFLECTOR, saved_player
 from reflectrl.core.version import WRITTEN_BY, check_format, this_version
+from reflectrl.models.section import ModelSection
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-agent"

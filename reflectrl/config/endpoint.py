@@ -13,11 +13,14 @@ from reflectrl.core.nested import section_at
 from reflectrl.endpoint.account import Account, Price, of_role
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import read_replies
+from reflectrl.seats import SEATS
+from reflectrl.seats.table import POLICY
 
 _SECTIONS = {
     "writer": "dataset",
     "teacher": "data",
-    **{role: f"players.{role}" for role in ("reflector", "policy", "corrector", "planner", "rater")},
+    POLICY.name: f"players.{POLICY.name}",
+    **{kind.role.name: f"players.{kind.role.name}" for kind in SEATS if kind.asks},
 }
 """Section of the recipe with the endpoint of each role."""
 _DEFAULTS = Endpoint()

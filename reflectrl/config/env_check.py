@@ -11,6 +11,8 @@ from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.layout import DATASET
 from reflectrl.core.registry import env_class
 from reflectrl.core.settings import refusal
+from reflectrl.seats.own import own_seat
+from reflectrl.seats.table import role_of
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -29,6 +31,11 @@ def check_recipe(recipe: Recipe) -> None:
     chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
     longest = None  # menu of env.options, for which the labels are made
     problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
+    for role, own in recipe.players.own.items():
+        try:
+            own_seat(role, own)
+        except InvalidInput as error:
+            problems[role] = str(error)
     if recipe.dataset and DATASET not in known:
         problems[DATASET] = f"{DATASET}: environment {name!r} brings its own tasks; remove this section"
     for where, options in settings.items():
@@ -93,7 +100,7 @@ def _unseen(recipe: Recipe, env: NatLangEnv, options: Mapping[str, object]) -> s
     env.reset(seed=0)
     try:
         for role in layout.images:
-            layout.prompt(role, env.observation, (), {})
+            layout.prompt(role_of(role, layout), env.observation, (), {})
     except InvalidInput as error:
         return str(error)
     blind = [role for role in recipe.reading_roles if role not in layout.images]

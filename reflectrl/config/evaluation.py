@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core.settings import Count, Section
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.seats.memory import MemoryPlayerSection
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 """Pattern of names that may be part of a file name."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from reflectrl.config.action_mode import check_action_mode
 from reflectrl.config.budget import BudgetSection
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.judges import CorrectorPlayerSection, RaterPlayerSection
-from reflectrl.config.memory import MemoryPlayerSection, PlannerPlayerSection, check_embedder, check_growing
-from reflectrl.config.model import ModelSection
-from reflectrl.config.reflector import ReflectorPlayerSection, check_carry, check_trained_reflector
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.models.section import ModelSection
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.format import PromptLayout
+from reflectrl.seats import SEATS, SeatKind, SeatSection
+from reflectrl.seats.corrector import TOGETHER
+from reflectrl.seats.memory import SEAT as MEMORY
+from reflectrl.seats.own import own_roles, own_settings
+from reflectrl.seats.policy import PolicyPlayerSection
+from reflectrl.seats.table import POLICY
 from reflectrl.workers.limits import WorkerLimits
 
 
@@ -89,32 +93,61 @@ class PromptSection(PromptLayout):
         return PromptFormat(instructions=instructions if self.instructions else "", **{**shared, "history": history})
 
 
-class PolicyPlayerSection(Section):
-    """Settings of policies that write text before they act, and of the evaluation's policy ``remote``."""
+class _Players(Section):
+    """Players of an episode, by role; a key that is no role is a seat of the user's own, and names its class."""
 
-    max_new_tokens: Count = 64
-    """Maximum length of a thought or an answer in JSON, in tokens."""
-    temperature: Positive = 1.0
-    """Temperature at which thoughts and answers in JSON are sampled and scored."""
-    endpoint: Endpoint = Endpoint()
-    """Chat endpoint of the policy ``remote``, which answers with a label."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[dict[str, Any], BeforeValidator(own_settings)]] = Field(init=False)
+
+    @model_validator(mode="after")
+    def _own_roles_have_names(self) -> _Players:
+        taken = {"env", NOVELTY, *TEXT_REWARDS, *dir(_Players)}
+        if odd := [name for name in self.own if name in taken or not re.fullmatch(r"[a-z][a-z0-9_]*", name)]:
+            raise ValueError(
+                f"a seat of your own is called {odd[0]!r}; expected lower-case letters, digits and '_', and a name "
+                "that means nothing else"
+            )
+        return self
+
+    @property
+    def own(self) -> dict[str, dict[str, Any]]:
+        """The seats of the user's own that are not empty, by role."""
+        return {name: settings for name, settings in (self.__pydantic_extra__ or {}).items() if settings}
+
+    @property
+    def frozen(self) -> Iterator[tuple[SeatKind, SeatSection]]:
+        """The library's seats that the recipe has a section for, with these."""
+        return ((kind, section) for kind in SEATS if (section := getattr(self, kind.role.name)) is not None)
 
 
-class PlayersSection(Section):
-    """Players of an episode, by role."""
+if TYPE_CHECKING:
 
-    memory: MemoryPlayerSection | None = None
-    """Memory that shows the teacher's successful episodes in SFT rows, RLFT and evaluation; absent: no memory."""
-    planner: PlannerPlayerSection | None = None
-    """Planner of each episode in SFT rows, RLFT and evaluation; absent: no plans."""
-    reflector: ReflectorPlayerSection = ReflectorPlayerSection()
-    """Reflector, which writes a reflection before each action."""
-    policy: PolicyPlayerSection = PolicyPlayerSection()
-    """Settings of the policy's text, and a chat model to compare the policy with."""
-    corrector: CorrectorPlayerSection | None = None
-    """Corrector of wrong thoughts, whose texts ``rlft.terms.sft_thought`` imitates; absent: no corrections."""
-    rater: RaterPlayerSection | None = None
-    """Rater of the episodes of RLFT, see ``rlft.rewards``; absent: rewards come from the environment only."""
+    class PlayersSection(_Players):
+        """Players of an episode; the roles of ``SEATS`` are its fields."""
+
+        policy: PolicyPlayerSection = PolicyPlayerSection()
+
+        def __getattr__(self, role: str) -> Any:
+            """Return the section of a role."""
+            ...
+
+else:
+    _SECTIONS = {kind.role.name: (kind.section, kind.default, kind.about) for kind in SEATS}
+    _SECTIONS[POLICY.name] = (
+        PolicyPlayerSection,
+        PolicyPlayerSection(),
+        "Settings of the policy's text, and a chat model to compare the policy with.",
+    )
+    PlayersSection = create_model(
+        "PlayersSection",
+        __base__=_Players,
+        __doc__=_Players.__doc__,
+        __module__=__name__,
+        **{
+            role: (section if default else section | None, Field(default, description=about))
+            for role, (section, default, about) in _SECTIONS.items()
+        },
+    )
 
 
 class DataSection(Section):
@@ -243,29 +276,26 @@ class Recipe(Section):
 
     def layout(self, instructions: str) -> PromptFormat:
         """Return the layout of the prompts for an environment with these ``instructions``."""
-        roles = {"policy": self.model, "reflector": self.reflector_model or self.model}
-        if self.players.reflector.player == "remote":
-            del roles["reflector"]
-        judges = {"corrector": self.players.corrector, "rater": self.players.rater}
-        memory = self.players.memory or self.eval.memory
-        remembers = ("memory",) if memory is not None and memory.key == "picture" else ()
-        images = tuple(role for role, seen in {**roles, **judges}.items() if seen is not None and seen.images)
-        carry = self.players.reflector.carry
-        return replace(self.prompt.layout(instructions), images=(*images, *remembers), carry=carry)
+        read = {"policy": self.model, "reflector": self.reflector_model or self.model}
+        seen = {role: section.images for role, section in read.items() if role == "policy"}
+        for kind, section in self.seated:
+            own = read.get(kind.role.name)
+            seen[kind.role.name] = section.sees_pictures(base=own is not None and own.images)
+        images = tuple(role for role, pictured in seen.items() if pictured)
+        carry, roles = self.players.reflector.carry, own_roles(self.players.own)
+        return replace(self.prompt.layout(instructions), images=images, carry=carry, roles=roles)
+
+    @property
+    def seated(self) -> Iterator[tuple[SeatKind, SeatSection]]:
+        """The library's frozen players in training and evaluation, with their sections."""
+        yield from self.players.frozen
+        if self.eval.memory is not None:
+            yield MEMORY, self.eval.memory
 
     @property
     def reading_roles(self) -> tuple[str, ...]:
         """Roles whose players read the states, not only the environment's hints."""
-        players = self.players
-        reads = {
-            "policy": True,
-            "reflector": players.reflector.player not in ("expert", "none"),
-            "planner": players.planner is not None,
-            "memory": players.memory is not None or self.eval.memory is not None,
-            "corrector": players.corrector is not None and players.corrector.player in ("local", "remote"),
-            "rater": players.rater is not None,
-        }
-        return tuple(role for role, there in reads.items() if there)
+        return (POLICY.name, *(kind.role.name for kind, section in self.seated if section.reads_states))
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -287,9 +317,8 @@ class Recipe(Section):
         self._check_rewards()
         self._check_thoughts()
         self._check_memory()
-        check_carry(self)
-        if self.players.reflector.trained:
-            check_trained_reflector(self)
+        for _, section in self.seated:
+            section.check(self)
         if self.model.images and "remote" in self.eval.policies:
             raise ValueError(
                 "eval.policies names remote, which reads text, but model.images shows the policy pictures; remove one"
@@ -311,10 +340,6 @@ class Recipe(Section):
                 "policies that were trained without; remove one of the two"
             )
         memory = self.players.memory or self.eval.memory
-        if memory is not None and memory.grows:
-            check_growing(self)
-        if memory is not None:
-            check_embedder(memory, self.model, in_rows=self.players.memory is not None)
         if self.eval.trials is not None:
             if memory is None and not self.eval.trials.control:
                 raise ValueError(
@@ -324,24 +349,6 @@ class Recipe(Section):
             if unknown := [name for name in self.eval.trials.policies if name not in self.eval.policies]:
                 raise ValueError(
                     f"eval.trials.policies names {unknown[0]}, but eval.policies does not; name it in both or neither"
-                )
-
-        if memory is not None and memory.key == "picture" and not self.model.images:
-            raise ValueError(
-                "a memory's key is picture, which the vision tower of model compares, but model.images is false; set "
-                "key to observation, or model.images=true where the environment shows pictures"
-            )
-        planner = self.players.planner
-        if memory is not None and memory.key == "planner":
-            if planner is None or planner.player == "expert":
-                raise ValueError(
-                    "a memory's key is planner, which a model reads out of reflections, but players.planner is no "
-                    "model; set its player to local or remote, or key to action"
-                )
-            if self.players.reflector.player == "none" and self.prompt.action_mode == "enumerated":
-                raise ValueError(
-                    "a memory's key is planner, which a model reads out of reflections or thoughts, but this recipe "
-                    "has neither; set key to either, or give it a reflector"
                 )
 
     def _check_thoughts(self) -> None:
@@ -360,12 +367,8 @@ class Recipe(Section):
                 "data.misread changes what a policy without a reflector learns to think; remove it, or set "
                 f"{' and '.join(missing)}"
             )
-        imitates = self.rlft is not None and self.rlft.terms.sft_thought is not None
-        if imitates != (self.players.corrector is not None):
-            raise ValueError(
-                "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; "
-                "set both or neither"
-            )
+        if self.rlft is not None and self.rlft.terms.sft_thought is not None and self.players.corrector is None:
+            raise ValueError(TOGETHER)
         if self.rlft is not None:
             try:
                 check_action_mode(self.rlft, self.prompt.action_mode, reflects=self.players.reflector.trained)
@@ -376,30 +379,16 @@ class Recipe(Section):
         if self.rlft is None:
             return
         mode = self.prompt.action_mode
-        rater = set() if self.players.rater is None else {"rater"}
-        known = {"env", NOVELTY, *rater, *(name for name, modes in TEXT_REWARDS.items() if mode in modes)}
+        rating = {kind.role.name for kind, _ in self.players.frozen if kind.role.when == "episode_end"}
+        known = {
+            "env",
+            NOVELTY,
+            *rating,
+            *self.players.own,
+            *(name for name, modes in TEXT_REWARDS.items() if mode in modes),
+        }
         if unknown := set(self.rlft.rewards) - known - set(TEXT_REWARDS):
             raise ValueError(
                 f"rlft.rewards names {min(unknown)}, but no such player of the recipe rates episodes; known: "
                 f"{', '.join(sorted(known))}"
-            )
-        if self.players.rater is None:
-            return
-        if "rater" not in self.rlft.rewards:
-            raise ValueError(
-                "players.rater rates episodes but rlft.rewards leaves it out; add rater: 1.0, or rater: 0.0 for an "
-                "audit alone"
-            )
-        if self.rlft.rewards.get("env"):
-            return
-        reads_success = {
-            "validation": self.rlft.validation is not None,
-            "replay": self.rlft.replay is not None,
-            "task_priority": self.rlft.task_priority > 0,
-            "stages.success_threshold": any(stage.success_threshold is not None for stage in self.rlft.stages),
-        }
-        if names := [name for name, given in reads_success.items() if given]:
-            raise ValueError(
-                f"rlft.{names[0]} reads the environment's success, which players.rater stands in for; turn it off "
-                "(null or 0), or give rlft.rewards.env a weight"
             )

@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.schema import DataSection, PolicyPlayerSection, Recipe, SFTSection
+from reflectrl.config.schema import DataSection, Recipe, SFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
 from reflectrl.core.files import user_cache
 from reflectrl.core.layout import AGENT
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
+from reflectrl.seats import SEATS
+from reflectrl.seats.own import CLASS
+from reflectrl.seats.policy import PolicyPlayerSection
 
 TRUSTED = "REFLECTRL_TRUSTED_AGENT"
 """Environment variable with a folder from elsewhere that may do whatever its recipe says."""
@@ -42,11 +45,7 @@ _PLAIN = {
     "BuiltinSection": "pieces",
     "LoraSection": "target_modules layers",
     "ModelSection": "images dtype quantization attn_implementation compute compile prefix_reuse",
-    "MemoryPlayerSection": "embedder key key_match keep grows",
-    "PlannerPlayerSection": "player",
-    "ReflectorPlayerSection": "player trained carry",
-    "CorrectorPlayerSection": "player tool images questions on_failure default",
-    "RaterPlayerSection": "player include_actions labels scale images",
+    **{kind.section.__name__: kind.section.plain for kind in SEATS},
     "DataSection": "teacher trajectory",
     "SFTPlayerSection": "lr_scheduler_type",
     "SFTSection": "enabled drop_long_rows",
@@ -83,6 +82,7 @@ FIELDS: Mapping[str, Kind] = {
     },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""
+_SILENT_AT_PLAY = [kind.role.name for kind in SEATS if not kind.role.speaks_before]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def for_play(recipe: Recipe) -> Recipe:
     """
     sources = {"repositories": [], "held_out": [], "writer": "extractive"}
     kept = {
-        "players": recipe.players.model_copy(update={"corrector": None, "rater": None}),
+        "players": recipe.players.model_copy(update=dict.fromkeys(_SILENT_AT_PLAY)),
         "dataset": None if recipe.dataset is None else recipe.dataset.model_copy(update=sources),
         "eval": EvalSection(env=recipe.eval.env),
     }
@@ -167,6 +167,8 @@ def for_play(recipe: Recipe) -> Recipe:
 
 def wishes(recipe: Recipe, given: Collection[str] | None = ()) -> Iterator[Wish]:
     """Yield what a recipe asks for beyond numbers and plain words; ``given`` as in ``check_trust``."""
+    for name, settings in recipe.players.own.items():
+        yield Wish(f"import {settings[CLASS]} (players.{name})")
     for where, section, name, value in _values(recipe, ""):
         kind = kind_of(type(section), name)
         if isinstance(value, Endpoint):

@@ -4,45 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core.layout import DATASET
 
-USED_BY = {
-    "rater": {"segment": ("local", "remote"), "include_actions": ("local", "remote", "learned"), "accuracy": ("rule",)},
-    "planner": {"examples": ("local", "remote"), "max_new_tokens": ("local",)},
-}
-"""By player and setting, the kinds of that player (its key ``player``) that use the setting; others ignore it."""
-
 
 def _unused_by_players(recipe: Recipe) -> Iterator[str]:
-    for role, settings in USED_BY.items():
-        section = getattr(recipe.players, role)
-        for name, kinds in settings.items() if section is not None else ():
-            if section.player not in kinds and getattr(section, name) != type(section).model_fields[name].default:
-                yield (
-                    f"players.{role}.{name}: it is used by player {' or '.join(kinds)}, but players.{role}.player is "
-                    f"{section.player}; remove it."
-                )
-    for at, memory in (("players.memory", recipe.players.memory), ("eval.memory", recipe.eval.memory)):
-        if memory is not None:
-            yield from _unused_by_memory(at, memory)
+    for kind, section in recipe.players.frozen:
+        yield from section.unused(f"players.{kind.role.name}")
+    if recipe.eval.memory is not None:
+        yield from recipe.eval.memory.unused("eval.memory")
     trials, remembers = recipe.eval.trials, recipe.players.memory or recipe.eval.memory
     if trials is not None and remembers is None and trials.begin_with != "nothing":
         yield "eval.trials.begin_with: it is what a memory begins with, but the recipe has none; add eval.memory."
-
-
-def _unused_by_memory(at: str, memory: MemoryPlayerSection) -> Iterator[str]:
-    if memory.key in ("none", "picture") and memory.key_match != "embed":
-        yield f"{at}.key_match: it compares words, but {at}.key is {memory.key}; remove it."
-    if not any(getattr(memory.weights, name) for name in type(memory.weights).model_fields):
-        yield f"{at}.weights: all are 0, so no past episode is more like the present one; raise one."
-    elif not memory.weights.key and memory.key != "none":
-        yield f"{at}.key: it is compared with {at}.weights.key=0; set key to none, or raise the weight."
-    for name in ("episodes", "steps"):
-        replaced = getattr(memory, f"action_{name}") is not None and memory.key in ("action", "none")
-        if replaced and getattr(memory, name) != type(memory).model_fields[name].default:
-            yield f"{at}.{name}: {at}.action_{name} takes its place with {at}.key={memory.key}; remove one of the two."
 
 
 def unused_settings(recipe: Recipe) -> Iterator[str]:
@@ -56,11 +29,6 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
         yield "env.max_memory_mb: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
     if recipe.dataset is not None and DATASET in env.options:
         yield f"env.options.{DATASET}: the tasks are those that the section {DATASET} makes; remove one of the two."
-    if reflector.temperature and reflector.player == "remote":
-        yield (
-            "players.reflector.temperature: it is that of a local model, but players.reflector.player is remote; set "
-            "players.reflector.endpoint.temperature instead."
-        )
     if recipe.reflector_model is not None and reflector.player != "local":
         yield (
             "reflector_model: it is the model of a local reflector, but players.reflector.player is "

@@ -108,7 +108,7 @@ def env_class(name: str) -> type[NatLangEnv]:
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         advice = f"; {nearest(module, env_names())}" if names_class(name) else "."
-        with _foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported", advice):
+        with foreign_code(f"environment {name!r} points at {target!r}, which cannot be imported", advice):
             target = getattr(importlib.import_module(module), attribute)
     if not (inspect.isclass(target) and issubclass(target, NatLangEnv)):
         raise InvalidInput(f"environment {name!r} is {target!r}; expected a subclass of reflectrl.NatLangEnv.")
@@ -116,7 +116,7 @@ def env_class(name: str) -> type[NatLangEnv]:
 
 
 @contextlib.contextmanager
-def _foreign_code(what: str, advice: str = ".") -> Iterator[None]:
+def foreign_code(what: str, advice: str = ".") -> Iterator[None]:
     """Turn any error of foreign code into ``InvalidInput``; Ctrl-C and SIGTERM still end the whole process."""
     try:
         yield
@@ -184,7 +184,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     for option, value in options.items():
         if (expected := wrong_type(cls, option, value)) is not None:
             raise InvalidInput(f"environment {name!r} was given {option}={value!r}; expected {expected}.")
-    with _foreign_code(f"environment {name!r} cannot be made", "; correct it, or its options."):
+    with foreign_code(f"environment {name!r} cannot be made", "; correct it, or its options."):
         env = cls(**options)
     check_constructed(env)
     if not env.name:

@@ -82,8 +82,10 @@ def settings_fields(section: type) -> dict[str, FieldInfo]:
 
 
 def descriptions(section: type) -> dict[str, str]:
-    """Return the docstrings of the fields of a recipe section and of its bases, read from their source files."""
-    found: dict[str, str] = {}
+    """Return what is said about the fields of a recipe section: their docstrings in its source and in its bases'."""
+    found = {name: field.description for name, field in settings_fields(section).items() if field.description}
+    if found:  # a section that was made of others has no source
+        return found
     for each in reversed([base for base in section.__mro__ if is_dataclass(base) or issubclass(base, Section)]):
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(each))).body
         for before, after in itertools.pairwise(getattr(tree, "body", ())):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from reflectrl.core import Image, Observation, Trajectory
 
+Keep = Literal["success", "rewarded"]
+"""Episodes that a memory keeps: those that succeeded, or also those that failed with a return above 0."""
 NOTHING_DONE = ("Nothing happens.", "Invalid action!")
 """Answers of ALFWorld and WebShop to an action that had no effect."""
 _LOCATIONS = "likely to appear"
@@ -95,3 +99,58 @@ def _without_places(action: str) -> str:
     if not action.startswith("think") or _LOCATIONS not in action:
         return action
     return _FIRST_SENTENCE.match(action)[0]  # type: ignore[index]  # matches anything
+
+
+def experiences(trajectories: Iterable[Trajectory], keep: Keep = "success") -> tuple[Experience, ...]:
+    """Return the best episode of each task, as a store would keep them, with the pictures of its states."""
+    best = Best()
+    for trajectory in trajectories:
+        if is_kept(trajectory, keep):
+            best.offer(experience_of(trajectory, pictured=True))
+    return tuple(best.of_task.values())
+
+
+def is_kept(trajectory: Trajectory, keep: Keep) -> bool:
+    """Return whether a memory keeps an episode, if it is the best of its task."""
+    return trajectory.success or (keep == "rewarded" and trajectory.episode_return > 0)
+
+
+class Best:
+    """The best episode of each task, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self.of_task: dict[str, Experience] = {}
+
+    def offer(self, experience: Experience) -> bool:
+        """Keep an episode if it has a step with an effect and is better than that of its task."""
+        old = self.of_task.get(experience.task_id)
+        if not experience.steps or (old is not None and _rank(experience) <= _rank(old)):
+            return False
+        self.of_task.pop(experience.task_id, None)  # so that the new one goes to the end
+        self.of_task[experience.task_id] = experience
+        return True
+
+
+def _rank(experience: Experience) -> tuple[bool, float, int]:
+    return experience.success, experience.episode_return, -len(experience.steps)
+
+
+class Store(Protocol):
+    """Protocol of the episodes that a memory adds to; ``reflectrl.rollout.store.EpisodeStore`` is one."""
+
+    @property
+    def text(self) -> str:
+        """All episodes as text, for a checkpoint."""
+        ...
+
+    def add(self, trajectory: Trajectory) -> bool:
+        """Add an episode; return whether it is kept."""
+        ...
+
+    def restore(self, text: str) -> None:
+        """Return to the episodes of an earlier ``text``."""
+        ...
+
+    def snapshot(self) -> tuple[Experience, ...]:
+        """Return the episodes as they are now, oldest first."""
+        ...

@@ -15,9 +15,9 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.text import first_line
+from reflectrl.models.section import LoraSection, ModelSection
 
 if TYPE_CHECKING:  # imported only where there is an adapter, because the import takes seconds
     from peft import PeftModel

@@ -20,10 +20,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from reflectrl.config.model import BuiltinSection, ModelSection
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.load import BUILTIN, LanguageModel, save_model
 from reflectrl.models.pictures import Pictures, read_pictures
+from reflectrl.models.section import BuiltinSection, ModelSection
 from reflectrl.models.tokenizer import train_tokenizer
 
 IMAGE = "<image>"

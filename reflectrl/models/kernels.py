@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
+from reflectrl.models.section import ModelSection
 
 if TYPE_CHECKING:  # see adapters.py
     from peft import PeftModel

@@ -28,7 +28,6 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, has_file
 from transformers.utils import logging as transformers_logging
 
-from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import ReflectRLError
 from reflectrl.core.files import in_one_move
@@ -46,6 +45,7 @@ from reflectrl.models.files import ADAPTER_CONFIG, check_adapter, check_folder, 
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
+from reflectrl.models.section import ModelSection
 from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids
 
 if TYPE_CHECKING:  # see adapters.py

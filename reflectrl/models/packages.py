@@ -26,13 +26,13 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined] # public, by i
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from reflectrl.config.packages import Package, is_gguf, package_of
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.child_environment import child_environment
 from reflectrl.core.files import in_one_move
 from reflectrl.core.foreign import message_of
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import counted, first_line
+from reflectrl.models.section import Package, is_gguf, package_of
 
 _NO_CONNECTION = re.compile(r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|name resolution", re.IGNORECASE)
 _FULL_DISK = re.compile(r"No space left|Disk quota|File too large|os error (27|28|122)\b", re.IGNORECASE)

@@ -18,7 +18,7 @@ from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, shares_enough, split
 from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
-from reflectrl.players import Policy
+from reflectrl.prompts.players import Policy
 from reflectrl.prompts.views import MenuView
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from reflectrl.config.model import ModelSection
 from reflectrl.models.load import BUILTIN, read_config
+from reflectrl.models.section import ModelSection
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -10,8 +10,8 @@ from reflectrl.engine.decode import Sampler
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.writer import Writer
-from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.players import CachedPlayer
 
 
 class LMReflector(CachedPlayer):

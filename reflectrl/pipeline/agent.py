@@ -14,12 +14,13 @@ from reflectrl.core.layout import POLICIES, saved_player
 from reflectrl.core.promises import wrong_observation
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import Player, Policy, ReadsHints, Seat
+from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts.players import Player, Policy, ReadsHints
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.validated import Validated, read_validated, way_to_play
+from reflectrl.seats.table import Seat
 
 
 @dataclass(frozen=True, repr=False)
@@ -183,7 +184,7 @@ def load_agent(
     name = policy or last_policy(wanted, run)
     if exported is not None:
         wanted = exported_recipe(wanted, run)
-    players = RunPlayers(wanted, RunFolder(run), replies="reuse" if reuse_replies else "forget")
+    players = Team(wanted, RunFolder(run), replies="reuse" if reuse_replies else "forget")
     if exported is not None and recipe is None:  # its environment need not be installed
         players.layout = exported.prompt
         players.labels = labels(exported.prompt.labels, exported.max_actions)

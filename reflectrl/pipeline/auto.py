@@ -19,10 +19,10 @@ from reflectrl.core.text import counted
 from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.models.load import BUILTIN
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.models import RunModels
 from reflectrl.pipeline.pace import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.sft import wanted_players
 from reflectrl.pipeline.survey import Survey, survey
+from reflectrl.pipeline.team import Team
 
 SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
 """Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data and for sft, which end
@@ -161,7 +161,7 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Choice]:
     for key, size in SHAPES[max(least for least in SHAPES if least <= minutes)].items():
         yield Choice(f"model.builtin.{key}", size, f"suits {minutes:g} minutes")
     yield Choice("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
-    layout = RunModels(recipe, run).layout
+    layout = Team(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
     yield Choice("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
     words = math.ceil(ROOM * long.reflection) + 1

@@ -22,9 +22,9 @@ from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
 from reflectrl.pipeline.console import Advance, labelled
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.players import ExpertReflector, Player, Policy, ScriptedReflector, Seat, ShuffledReflector, reflecting
+from reflectrl.pipeline.team import Team
+from reflectrl.prompts.players import Player, Policy
 from reflectrl.report.reflector import judged_steps, shares, taught_prompts
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
@@ -39,6 +39,8 @@ from reflectrl.rollout.results import (
     write_results,
 )
 from reflectrl.rollout.trials import TrialRow, trial_row
+from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector, ShuffledReflector
+from reflectrl.seats.table import Seat, reflecting
 from reflectrl.workers.env import gather, send
 from reflectrl.workers.protocol import Reset
 
@@ -56,14 +58,14 @@ class _Evaluation:
     def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
         self.recipe = recipe
         self.run = run
-        self.run_players = RunPlayers(recipe, run, account)
+        self.run_players = Team(recipe, run, account)
         self.rows: list[EvalRow] = []
         self.trial_rows: list[TrialRow] = []
         self._unfinished = run / unfinished_file("eval")
         self._advance = advance
         self._checked = False
         section = recipe.eval
-        self._env = self.run_players.env(section.env)
+        self._env = self.run_players.new_env(section.env)
         self._episodes = {
             (split, mode): fixed_episodes(
                 self._env,
@@ -213,7 +215,7 @@ class _Evaluation:
                     past = self._past(played) if memory else ()
                     first = section.begin_with == "examples" and number == 1
                     shown = settings.examples if settings is not None and first else settings
-                    seats = self.run_players.memories.table(shown, past, reflector)
+                    seats = self.run_players.remembering(shown, past, reflector)
                     mode = f"{'trial' if memory else 'alone'}{number}"
                     episodes = self._trial_episodes(split, number)
                     played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
@@ -236,8 +238,8 @@ class _Evaluation:
         section = self.recipe.eval.trials
         begin = "nothing" if section is None else section.begin_with
         shown = begin == "teacher" or (begin == "examples" and not played)
-        taught = self.run_players.memories.taught if shown else ()
-        own = self.run_players.memories.kept(itertools.chain(*played))
+        taught = self.run_players.taught if shown else ()
+        own = self.run_players.kept(itertools.chain(*played))
         return (*taught, *sorted(own, key=lambda past: len(past.steps)))
 
     def _check_prompt_lengths(self, lm: LanguageModel) -> None:

@@ -13,9 +13,12 @@ from reflectrl.core.chat import Messages
 from reflectrl.core.extras import Ask, Copilot
 from reflectrl.core.registry import DEFAULT_COPILOT, env_class
 from reflectrl.pipeline.folder import last_policy, read_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Policy, Seat, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import Seat, reflecting
 
 T = TypeVar("T")
 
@@ -106,7 +109,7 @@ def explore(
 
 def person() -> ExplorePlayers:
     """Return a person at the keyboard, who sees the menu, and on the screen what was played."""
-    from reflectrl.players.human import HumanPolicy
+    from reflectrl.seats.human import HumanPolicy
 
     layout = PromptFormat(_env().instructions, history=0)
     return ExplorePlayers("you", layout, lambda _: (HumanPolicy(), ()), options=copilot().person_options)
@@ -126,11 +129,14 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
         InvalidInput: no key, or an address that cannot be one.
 
     """
+    from reflectrl.endpoint.chat import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
-    from reflectrl.players.remote import RemotePolicy, RemoteReflector
+    from reflectrl.seats.policy import RemotePolicy
+    from reflectrl.seats.reflector import RemoteReflector
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env)
-    policy, reflector = RemotePolicy(endpoint), RemoteReflector(endpoint)
+    policy = RemotePolicy(ChatClient(endpoint))
+    reflector = RemoteReflector(ChatClient(endpoint), is_sampled=endpoint.is_sampled)
     layout, seats = PromptFormat(_env().instructions, history=HISTORY), reflecting(reflector)
     return ExplorePlayers(str(endpoint), layout, lambda _: (policy, seats))
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
-from reflectrl.config.packages import is_gguf
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.nested import dotted
 from reflectrl.core.registry import env_class
+from reflectrl.models.section import is_gguf
+from reflectrl.seats import SEATS
+from reflectrl.seats.base import first_stage
+from reflectrl.seats.own import CLASS, own_role
 
 _READS: Mapping[str, tuple[str, ...]] = {
     "gen-data": (
         *("seed", "budget.minutes", "env.name", "env.options", "dataset", "prompt", "data"),
-        *("players.memory", "players.planner", "players.reflector.carry"),
         "model.images",  # rows show pictures to such a model
     ),
-    "sft": ("model", "reflector_model", "sft", "players.reflector.player", "players.policy.max_new_tokens"),
-    "rlft": (
-        "rlft",
-        "players.reflector",
-        "players.corrector",
-        "players.rater",
-        "players.policy.temperature",
-    ),
+    "sft": ("model", "reflector_model", "sft", "players.policy.max_new_tokens"),
+    "rlft": ("rlft", "players.policy.temperature"),
     "eval": ("eval", "players.policy"),
 }
-"""The parts of the recipe that each stage reads, besides those of the stages before it and of ``_also_read``."""
+"""The parts of the recipe that each stage reads, besides those of the stages before it, its seats' and its own of
+``_also_read``."""
 _NEUTRAL = (
     ".concurrency",
     "eval.batch_size",
@@ -47,27 +44,40 @@ is computed at once, and which files are kept. They may change between a kill an
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
     done = STAGES[: STAGES.index(stage) + 1]
-    prefixes = [name for earlier in done for name in (*_READS[earlier], *_also_read(recipe, earlier))]
+    prefixes = [
+        name
+        for earlier in done
+        for name in (*_READS[earlier], *_of_seats(recipe, earlier), *_also_read(recipe, earlier))
+    ]
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
     return {key: value for key, value in read.items() if not key.endswith(_NEUTRAL)}
 
 
+def _read(recipe: Recipe, stage: str) -> list[str]:
+    """Return the parts of the recipe that a stage reads."""
+    return [*_READS[stage], *_of_seats(recipe, stage), *_also_read(recipe, stage)]
+
+
+def _of_seats(recipe: Recipe, stage: str) -> Iterator[str]:
+    """Yield the parts of the recipe that a stage reads because of the frozen players."""
+    for kind in SEATS:
+        yield from kind.reads(stage)
+    for _, section in recipe.players.frozen:
+        yield from section.also_reads(stage)
+    for name, settings in recipe.players.own.items():
+        if stage == first_stage(own_role(name, settings)):
+            yield from (f"players.{name}", "sft.enabled")
+
+
 def _also_read(recipe: Recipe, stage: str) -> list[str]:
     """Return the parts of the recipe that a stage reads only because of other settings."""
-    memory, planner, reflector = recipe.players.memory, recipe.players.planner, recipe.players.reflector
     own = recipe.reflector_model or recipe.model
     read = []
-    if stage == "gen-data" and memory is not None and (memory.embedder == "self" or memory.key == "picture"):
-        read.append("model")  # it embeds what the rows of gen-data show
-    if stage == "gen-data" and (memory is not None or planner is not None):
-        read.append("sft.enabled")  # rows that nothing is trained on do not show their words
     if stage == "gen-data" and own.images:
         read.append("players.reflector.player")  # rows show pictures to any reflector but a remote one
     if stage == "gen-data" and own.images != recipe.model.images:
         read.append("reflector_model.images")
-    if stage == "sft" and reflector.player in ("local", "self"):
-        read.append("players.reflector.max_new_tokens")  # its prompts leave room for what it may write
     return read
 
 
@@ -94,20 +104,17 @@ def outside_files(recipe: Recipe, stage: str) -> list[str]:
     """Return the files and folders outside of the run that ``stage`` reads, code of foreign classes included."""
     lenders = [each.run for each in recipe.eval.reflectors if each.run is not None]
     models = (recipe.model, recipe.reflector_model or recipe.model)
-    frozen = [player.model for player in (recipe.players.rater, recipe.players.corrector) if player is not None]
-    rater = recipe.players.rater
-    learned = [rater.model.name] if rater is not None and rater.player == "learned" else []
-    planning = [recipe.players.planner.model] if recipe.players.planner is not None else []
     environment = _code_of(env_class(recipe.env.name).__module__)
     trainer = _code_of(recipe.rlft.trainer.partition(":")[0]) if recipe.rlft and recipe.rlft.trainer else []
+    frozen: dict[str, list[str]] = {"gen-data": [], "rlft": []}
+    for kind, section in recipe.players.frozen:
+        frozen[first_stage(kind.role, taught=kind.taught)] += section.files()
+    for name, settings in recipe.players.own.items():
+        frozen[first_stage(own_role(name, settings))] += _code_of(settings[CLASS].partition(":")[0])
     files = {
-        "gen-data": [
-            *(recipe.data.demonstrations or []),
-            *(model.name for model in planning if is_gguf(model.name)),
-            *environment,
-        ],
+        "gen-data": [*(recipe.data.demonstrations or []), *frozen["gen-data"], *environment],
         "sft": [model.name for model in models if is_gguf(model.name)],
-        "rlft": [*(model.name for model in frozen if is_gguf(model.name)), *learned, *environment, *trainer],
+        "rlft": [*frozen["rlft"], *environment, *trainer],
         "eval": [str(Path(run) / name) for run in lenders for name in (REFLECTOR, REFLECTOR_RLFT)],
     }
     return files[stage]

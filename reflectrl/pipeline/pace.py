@@ -13,9 +13,9 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.rlft import RLFTSection, Stage
 from reflectrl.core import Trajectory
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.rlft import starting_players, trainer_class, training_config
 from reflectrl.pipeline.sft import fine_tune
+from reflectrl.pipeline.team import Team
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.sft_examples import Player
 
@@ -48,7 +48,7 @@ def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> float
     def note(_: Iteration, __: Sequence[Trajectory]) -> None:
         clock.append(time.monotonic())
 
-    run_players = RunPlayers(recipe, run)
+    run_players = Team(recipe, run)
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place, RecipeEnvs(recipe, run.path) as envs:
         lm, reflector = starting_players(run_players)
         trainer = trainer_class(section.trainer)(

@@ -16,10 +16,13 @@ from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
-from reflectrl.players import ExpertPolicy, ExpertReflector, Player, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import History, PromptFormat
+from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import Seat, reflecting
 
 Options = Mapping[str, Any]
 """Options of an environment."""
@@ -48,7 +51,7 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
         reflects: ask the person for reflections, with the expert's as a suggestion.
 
     """
-    from reflectrl.players.human import HumanPolicy, HumanReflector
+    from reflectrl.seats.human import HumanPolicy, HumanReflector
 
     policy = HumanPolicy()
     reflector = HumanReflector(policy) if reflects else ExpertReflector() if hints else None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from reflectrl.config import Recipe
+from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.config.endpoint import eval_role, open_account
+from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import CALLS, DATASET, POLICIES, STAGES
+from reflectrl.core.layout import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-from reflectrl.pipeline.folder import RunFolder, is_main_process
-from reflectrl.pipeline.reflectors import check_expert, check_reflectors
+from reflectrl.pipeline.folder import RunFolder, is_main_process, read_recipe
 
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
@@ -73,56 +76,41 @@ def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, En
     """Yield role and endpoint of each chat model that a stage asks."""
     players, section, policies = recipe.players, recipe.dataset, set(recipe.eval.policies)
     trained = bool(policies & {"remote", *POLICIES.values()})  # planner and memory speak to these alone
+    base = "base" in policies  # the reflector to this as well
     if stage == "gen-data":
         if section is not None and section.writer == "openai" and not (run / DATASET).is_dir():
             yield "writer", section.endpoint
         if recipe.data.teacher == "openai":
             yield "teacher", recipe.data.endpoint
-    if stage == "rlft" and recipe.rlft:
-        for role, judge in (("corrector", players.corrector), ("rater", players.rater)):
-            if judge is not None and judge.player == "remote":
-                yield role, judge.endpoint
     if stage == "eval":
         if "remote" in policies:
             yield "policy", players.policy.endpoint
         yield from ((eval_role(each.name), each.endpoint) for each in recipe.eval.reflectors if each.endpoint)
-    planned = {"gen-data": recipe.sft.enabled, "rlft": recipe.rlft is not None, "eval": trained}.get(stage, False)
-    if planned and players.planner is not None and players.planner.player == "remote":
-        yield "planner", players.planner.endpoint
-    reflected = {"rlft": recipe.rlft is not None, "eval": trained or "base" in policies}.get(stage, False)
-    if reflected and players.reflector.player == "remote":
-        yield "reflector", players.reflector.endpoint
+    for kind, seat in players.frozen:
+        speaks = {"rlft": recipe.rlft is not None}
+        if kind.role.speaks_before:
+            speaks |= {"gen-data": recipe.sft.enabled and not kind.taught, "eval": trained or (kind.taught and base)}
+        if kind.asks and seat.kind == "remote" and speaks.get(stage):
+            yield kind.role.name, getattr(seat, "endpoint")  # noqa: B009 - not of every seat
 
 
 def _check_models(recipe: Recipe, run: RunFolder, stages: Sequence[str]) -> None:
     """Check the bases of the players that are trained, and the models of the frozen ones that play in ``stages``."""
-    players, memory = recipe.players, recipe.players.memory or recipe.eval.memory
     trained = [each for each in (recipe.model, recipe.reflector_model) if each is not None]
     if any(not each.name.startswith("builtin/") or each.lora for each in trained):  # else torch need not be imported
         _check_bases(recipe, run)
-    judges = {"corrector": players.corrector, "rater": players.rater} if "rlft" in stages else {}
-    for role, player in {"planner": players.planner, **judges}.items():
-        if player is not None and player.player in ("local", "learned"):
-            from reflectrl.models.load import check_base
-
+    for kind, section in recipe.seated:
+        if kind.role.speaks_before or "rlft" in stages:
             try:
-                check_base(player.model)
+                section.check_models()
             except InvalidInput as error:
-                raise InvalidInput(f"players.{role}: {error}") from error
-    if players.rater is not None and players.rater.player == "learned" and "rlft" in stages:
-        from reflectrl.pipeline.judges import check_trained_as
-
-        check_trained_as(players.rater)
-    if memory is not None and memory.embedder == "minilm":
-        from reflectrl.memory.language import minilm
-
-        minilm()
+                raise InvalidInput(f"players.{kind.role.name}: {error}") from error
 
 
 def _check_bases(recipe: Recipe, run: RunFolder) -> None:
     from reflectrl.models.load import BUILTIN, check_base, check_labels
     from reflectrl.pipeline.compute import check_models
-    from reflectrl.pipeline.models import RunModels
+    from reflectrl.pipeline.team import Team
 
     sections, _ = check_models(recipe)
     without_tasks = recipe.model_copy(update={"dataset": None})  # gen-data makes them; menus are as long without
@@ -130,4 +118,74 @@ def _check_bases(recipe: Recipe, run: RunFolder) -> None:
         if section.name != BUILTIN:  # which is made in sft, with the labels as tokens
             check_base(section)
             if role == "policy":
-                check_labels(section, RunModels(without_tasks, run).labels)
+                check_labels(section, Team(without_tasks, run).labels)
+
+
+def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
+    """Return the recipe of the reflector in ``folder``, after a check that its prompts are those of ``recipe``.
+
+    Args:
+        name: its name in ``eval.reflectors``.
+        folder: the run folder or exported agent that contains it.
+        recipe: the recipe of the policy that it advises.
+
+    Raises:
+        InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.
+
+    """
+    other = read_recipe(folder, given=None)
+    after_rlft = other.players.reflector.trained and read_agent_file(folder) is None
+    weights = folder / (REFLECTOR_RLFT if after_rlft else REFLECTOR)
+    if other.players.reflector.player != "local" or not weights.is_dir():
+        raise InvalidInput(
+            f"eval.reflectors takes reflector {name!r} from {folder}, which has no fine-tuned one "
+            f"(players.reflector.player is {other.players.reflector.player}); expected a run whose "
+            f"`reflectrl {'rlft' if after_rlft else 'sft'}` has trained one, or an endpoint."
+        )
+    seen, shown = _prompt(other), _prompt(recipe)
+    if seen != shown:
+        raise InvalidInput(
+            f"eval.reflectors takes reflector {name!r} from {folder}, which was trained on prompts of {seen}, but this "
+            f"run's are of {shown}; choose a run with the same."
+        )
+    return other if read_agent_file(folder) is None else exported_recipe(other, folder)
+
+
+def _prompt(recipe: Recipe) -> str:
+    """Describe the settings of a reflector's prompts, which never show a menu."""
+    layout = recipe.layout("")
+    carried = " and carried words" if layout.carry else ""
+    return f"{recipe.env.name!r} with instructions={recipe.prompt.instructions} and history={layout.history!r}{carried}"
+
+
+def check_reflectors(recipe: Recipe) -> None:
+    """Refuse runs in ``eval.reflectors`` that cannot advise the policy of ``recipe``."""
+    for section in recipe.eval.reflectors:
+        if section.run is not None:
+            reflector_recipe(section.name, Path(section.run), recipe)
+
+
+def check_expert(recipe: Recipe, run: Path) -> None:
+    """Refuse an evaluation by an expert who says nothing where the first task of a split begins.
+
+    Tasks that gen-data makes are not checked.
+
+    Raises:
+        InvalidInput: the expert says nothing there.
+
+    """
+    asked = {"eval.policies": "expert" in recipe.eval.policies, "eval.controls": "expert" in recipe.eval.controls}
+    if recipe.dataset or not any(asked.values()):
+        return
+    with contextlib.closing(recipe_env(recipe, run, recipe.eval.env)) as env:
+        for split in recipe.eval.splits:
+            task = env.split_tasks(split)[0]
+            env.reset(seed=0, options={"task": task})
+            hints = env.hints()
+            said = {"eval.policies": hints.action, "eval.controls": hints.reflection}
+            for key in (key for key, is_asked in asked.items() if is_asked and said[key] is None):
+                method = "expert()" if key == "eval.policies" else "reflection()"
+                raise InvalidInput(
+                    f"{key} has 'expert', but the expert of environment {recipe.env.name!r} says nothing at the start "
+                    f"of task {task.id!r}; write {method} for every state, or leave 'expert' out of {key}."
+                )

@@ -10,21 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
 from reflectrl.core.layout import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import Row
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.plain_text import PlainText
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import RandomPolicy, Seat
+from reflectrl.pipeline.team import Team
 from reflectrl.prompts import History, Prompt, PromptFormat
 from reflectrl.prompts.format import ActionMode
-from reflectrl.prompts.views import view
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
+from reflectrl.seats.memory import MemoryPlayerSection
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.table import Seat, view
 
 TASKS = 4
 """Number of tasks that are played at random, one episode each, for each of the environment's option sets."""
@@ -95,7 +95,7 @@ def _check(
 
 
 def check_prompt_lengths(
-    run_players: RunPlayers,
+    run_players: Team,
     models: Mapping[str, LanguageModel],
     split: str,
     options: Sequence[Mapping[str, Any]],
@@ -177,7 +177,7 @@ def _recalling(trajectory: Trajectory, memory: Seat, layout: PromptFormat) -> Tr
     return replace(trajectory, turns=tuple(turns))
 
 
-def _at_random(run_players: RunPlayers, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
+def _at_random(run_players: Team, split: str, options: Sequence[Mapping[str, Any]]) -> Iterator[Trajectory]:
     distinct = [each for number, each in enumerate(options) if each not in options[:number]]
     with RecipeEnvs(run_players.recipe, run_players.run.path, on_failure="drop") as envs:
         for each in distinct:

@@ -32,6 +32,7 @@ from reflectrl.core.layout import (
     checkpoints_folder,
     training_episodes_file,
 )
+from reflectrl.core.metric import tracked
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
@@ -40,15 +41,13 @@ from reflectrl.models.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
-from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_file
+from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import Tracking, tracking
-from reflectrl.players import Player
-from reflectrl.players.cache import CachedPlayer
-from reflectrl.raters.agreement import check_failures, ratings_of
+from reflectrl.prompts.players import CachedPlayer, Player
+from reflectrl.rollout.agreement import check_failures, ratings_of
 from reflectrl.rollout.iteration import Ends, Iteration, Throughput
-from reflectrl.rollout.metrics import tracked
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.validated import write_validated
 from reflectrl.training.checkpoints import last_checkpoint
@@ -113,7 +112,7 @@ class _Records:
 
     def __init__(
         self,
-        run_players: RunPlayers,
+        run_players: Team,
         section: RLFTSection,
         reflector: Player | None,
         envs: RecipeEnvs,
@@ -198,7 +197,7 @@ class _Records:
         )
 
 
-def starting_players(run_players: RunPlayers) -> tuple[LanguageModel, Player | None]:
+def starting_players(run_players: Team) -> tuple[LanguageModel, Player | None]:
     """Return the policy with which RLFT begins, and the frozen reflector; none if the policy's model holds it."""
     recipe = run_players.recipe
     lm = run_players.load(POLICY_SFT if recipe.sft.enabled else BASE, trainable=True)
@@ -208,8 +207,8 @@ def starting_players(run_players: RunPlayers) -> tuple[LanguageModel, Player | N
     return lm, None
 
 
-def _has_tasks(run_players: RunPlayers, stage: Stage, split: str) -> bool:
-    env = run_players.env(stage.env)
+def _has_tasks(run_players: Team, stage: Stage, split: str) -> bool:
+    env = run_players.new_env(stage.env)
     try:
         return bool(env.any_tasks(split))
     except InvalidInput:  # its data is not here, which the trainer reports
@@ -223,7 +222,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
-    run_players = RunPlayers(recipe, run, account)
+    run_players = Team(recipe, run, account)
     lm, reflector = starting_players(run_players)
     trained = recipe.players.reflector.trained
     if is_main_process():

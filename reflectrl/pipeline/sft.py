@@ -17,6 +17,7 @@ from reflectrl.core.layout import (
     sft_rows_file,
     sft_training_file,
 )
+from reflectrl.core.metric import tracked
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
@@ -24,10 +25,9 @@ from reflectrl.models.load import BUILTIN, LanguageModel, check_labels, new_mode
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
+from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
-from reflectrl.rollout.metrics import tracked
 from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft import SFTSummary, train_sft
@@ -101,7 +101,7 @@ def fine_tune(
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
-    run_players = RunPlayers(recipe, run)
+    run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
     if recipe.model.name != BUILTIN:  # whose labels are tokens by construction

@@ -16,6 +16,7 @@ from reflectrl.config.endpoint import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.layout import AGENT, DATASET, RESULTS, STAGES
+from reflectrl.core.metric import tracked
 from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
@@ -23,11 +24,10 @@ from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
 from reflectrl.pipeline.preflight import preflight
 from reflectrl.pipeline.trackers import tracking
-from reflectrl.rollout.metrics import tracked
 from reflectrl.rollout.results import read_results
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from reflectrl.pipeline.players import RunPlayers
+    from reflectrl.pipeline.team import Team
 
 
 @dataclass
@@ -198,15 +198,16 @@ def _gen_data(job: _Job) -> bool:
     return True
 
 
-def _teaching_players(job: _Job, account: Account) -> RunPlayers | None:
+def _teaching_players(job: _Job, account: Account) -> Team | None:
     """Return the frozen players whose words SFT rows show; ``None`` if these are the reflector's alone, or unread."""
     players = job.recipe.players
-    if (players.memory is None and players.planner is None) or not job.recipe.sft.enabled:
+    speaking = [kind for kind, _ in players.frozen if kind.role.speaks_before and not kind.taught]
+    if not (speaking or players.own) or not job.recipe.sft.enabled:
         return None
-    from reflectrl.pipeline.players import RunPlayers
+    from reflectrl.pipeline.team import Team
 
-    teaching = RunPlayers(job.recipe, job.run, account)
-    teaching.memories.load_planner()  # a missing key or model is found now, not after the teacher's work
+    teaching = Team(job.recipe, job.run, account)
+    teaching.prepare()  # a missing key or model is found now, not after the teacher's work
     return teaching
 
 

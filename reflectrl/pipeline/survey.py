@@ -18,11 +18,13 @@ from reflectrl.core import Trajectory
 from reflectrl.core.ambiguous import Ambiguity, ambiguous_states
 from reflectrl.core.seeds import derive_seed
 from reflectrl.models.tokenizer import train_tokenizer
-from reflectrl.players import CarelessExpert, ExpertReflector, Policy, RandomPolicy, Seat, reflecting
 from reflectrl.prompts import PromptFormat, labels
-from reflectrl.prompts.views import view
+from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views, states_of
+from reflectrl.seats.policy import CarelessExpert, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import Seat, reflecting, view
 
 EPISODES, LEAST = 48, 4
 """Number of episodes of each kind, and the least, which is played even if it takes longer than it may."""

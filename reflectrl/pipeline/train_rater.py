@@ -10,7 +10,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import SFTPolicySection
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.layout import recorded_iterations, training_episodes_file
@@ -21,16 +20,17 @@ from reflectrl.data_gen.rows import Row
 from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, new_model, save_model
+from reflectrl.models.section import ModelSection
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, read_recipe
-from reflectrl.pipeline.judges import write_trained_as
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.prompts.views import View, view
-from reflectrl.raters import Questions, Scale
-from reflectrl.raters.learned import LearnedRater, episode_prompt
-from reflectrl.raters.scale import level_of
+from reflectrl.pipeline.team import Team
+from reflectrl.prompts.rating import Questions, Scale, level_of
+from reflectrl.prompts.views import View
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import end_of
+from reflectrl.seats.base import FrozenModel
+from reflectrl.seats.rater import LearnedRater, episode_prompt, write_trained_as
+from reflectrl.seats.table import view
 from reflectrl.training.sft import train_sft
 
 HELD_OUT = 10
@@ -87,8 +87,8 @@ def train_rater(
     section = recipe.players.rater
     if section is None:
         raise InvalidInput(f"the recipe of {run} has no players.rater; expected a run whose episodes were rated.")
-    scale = Scale(tuple(section.labels), section.scale)
-    players = RunPlayers(recipe, RunFolder(run))
+    scale = section.levels
+    players = Team(recipe, RunFolder(run))
     questions = Questions(players.instructions, section.segment, section.include_actions, scale)
     rated = list(_rated(players))
     if len(rated) < HELD_OUT:
@@ -155,7 +155,7 @@ def _check_length(lm: LanguageModel, row: Row, scale: Scale, max_length: int) ->
         raise InvalidInput(f"--max-length {max_length} is too small for the question alone: {error}") from error
 
 
-def _rated(players: RunPlayers) -> Iterator[tuple[View, int]]:
+def _rated(players: Team) -> Iterator[tuple[View, int]]:
     """Yield what a rater sees of each recorded episode with a rating, and its level."""
     for iteration in recorded_iterations(players.run.path):
         _, played = read_trajectories(players.run.recorded(training_episodes_file(iteration)))
@@ -169,7 +169,7 @@ def _rated(players: RunPlayers) -> Iterator[tuple[View, int]]:
 def _compared(
     lm: LanguageModel, questions: Questions, max_length: int, rated: list[tuple[View, int]], rows: int
 ) -> TrainedRater:
-    rater, held_out = LearnedRater(lm, questions, max_length=max_length), rated[::HELD_OUT]
+    rater, held_out = LearnedRater(FrozenModel(lm, max_length), questions), rated[::HELD_OUT]
     said = rater.say([shown for shown, _ in held_out], [0.0] * len(held_out))
     agreeing = sum(level_of(words.text) == level for words, (_, level) in zip(said, held_out, strict=True))
     return TrainedRater(rows, len(held_out), agreeing)

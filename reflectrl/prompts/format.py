@@ -20,20 +20,11 @@ from annotated_types import Ge
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts.menu import Menu, make_menu
-from reflectrl.prompts.prompt import CARRIED_CUE, MEMORY_CUE, Prompt, unpictured
+from reflectrl.prompts.prompt import Prompt
+from reflectrl.prompts.views import Role
 
 PAST_CUE = "Past:"
 REFLECTION_CUE = "Reflection:"
-CARRIED = "reflector before"
-"""Stands for the reflector at the step before among the roles whose words a prompt shows."""
-CUES = {
-    "planner": "Plan:",
-    "memory": MEMORY_CUE,
-    CARRIED: CARRIED_CUE,
-    "reflector": REFLECTION_CUE,
-    "policy": "Thought:",
-}
-"""Cue of each role: the beginning of the prompt line that shows its words."""
 ACTION_CUE = "Action:\n"
 """Cue of the policy; after the newline the label is a separate token, as at the start of its line in the menu."""
 AFTER_THOUGHT = f"\n{ACTION_CUE}"
@@ -89,6 +80,8 @@ class PromptFormat(PromptLayout):
     """Roles that see the pictures of a state in place of its text."""
     carry: bool = False
     """Show the reflector its reflection of the step before."""
+    roles: tuple[Role, ...] = ()
+    """Roles that a recipe adds for seats of the user's own, in the order in which they speak."""
 
     def __post_init__(self) -> None:
         """Write a history of actions alone as their number, so that equal layouts are equal records."""
@@ -113,7 +106,7 @@ class PromptFormat(PromptLayout):
 
     def prompt(
         self,
-        role: str,
+        role: Role,
         observation: Observation,
         past: Sequence[str],
         said: Mapping[str, str],
@@ -131,7 +124,7 @@ class PromptFormat(PromptLayout):
             role: the role that reads the prompt.
             observation: the present state.
             past: (t,) actions played so far, oldest first.
-            said: words of other players by role.
+            said: words of other players by the cue of their line.
             menu: the policy's menu; ``None`` for other roles.
             visited: (t,) states in which the actions of ``past`` were chosen; read if ``history`` shows them.
             rewards: (t,) rewards of these actions; read if ``history`` shows them.
@@ -141,10 +134,11 @@ class PromptFormat(PromptLayout):
                 actions, where the history shows them.
 
         """
-        if role in self.images and not observation.images:
-            raise unpictured(role)
-        pictured = bool(observation.images) and (role in self.images or not observation.text.strip())
-        return _prompt(self, observation, self._past(role, past, visited, rewards), tuple(said.items()), menu, pictured)
+        if role.name in self.images and not observation.images:
+            raise role.unpictured()
+        pictured = bool(observation.images) and (role.name in self.images or not observation.text.strip())
+        shown = self._past(role.name, past, visited, rewards)
+        return _prompt(self, observation, shown, tuple(said.items()), menu, pictured)
 
     def _past(
         self, role: str, past: Sequence[str], visited: Sequence[Observation], rewards: Sequence[float]
@@ -200,9 +194,9 @@ def _prompt(
     pictured: bool,
 ) -> Prompt:
     """Return a prompt; cached, because updates need the prompts of rollouts again, and states recur."""
-    cue = POLICY_CUES[layout.action_mode]
-    listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + cue)
-    lines = "".join(f"{CUES[role]}{layout.completion(words)}\n" for role, words in said)
+    last = POLICY_CUES[layout.action_mode]
+    listed, tail = ("", REFLECTION_CUE) if menu is None else (menu.head_text, menu.tail_text + last)
+    lines = "".join(f"{cue}{layout.completion(words)}\n" for cue, words in said)
     head = "".join(f"{part}\n" for part in (layout.instructions, observation.task) if part)
     history = tuple(map(_past_line, shown))
     if not history and layout.recent.steps and layout.recent.show == "actions":

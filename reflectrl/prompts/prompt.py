@@ -32,16 +32,6 @@ def unreadable() -> InvalidInput:
     )
 
 
-def unpictured(role: str) -> InvalidInput:
-    """Return the error for a state without pictures that is shown to a ``role`` that reads pictures."""
-    setting = "model.images" if role in ("policy", "reflector") else f"players.{role}.images"
-    given, otherwise = (setting, f"{setting}=false") if role != "memory" else ("key=picture", "key=observation")
-    return InvalidInput(
-        f"the {role} reads pictures ({given}), but a state was shown without any; set the environment's option "
-        f"observation to image or both, or {otherwise}."
-    )
-
-
 @dataclass(frozen=True)
 class Prompt:
     """Input text of one player at one step. Equal prompts are equal records, so a prompt can be a cache key."""

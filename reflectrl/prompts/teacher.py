@@ -13,10 +13,9 @@ from reflectrl.core import Hints
 from reflectrl.core.chat import BadReply, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.prompts.chat import KEEP, read_reflection
-from reflectrl.prompts.discretion import claims, leaks, repeats
+from reflectrl.prompts.discretion import claims, leaks, named, quoted, repeats
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import CARRIED_CUE, unreadable
-from reflectrl.prompts.spoilers import named, quoted
 from reflectrl.prompts.views import View
 
 TEACHER_ROLE = (

@@ -1,49 +1,64 @@
-"""``view``: the one place that determines what each role may see, and writes the prompts of a step.
-
-    role        when            state  past  menu  words of others               also
-    planner     episode_start   yes    yes   no    none                          task's id and kind
-    memory      before_act      yes    yes   no    planner, reflector            task's id and kind, words before
-    reflector   before_act      yes    yes   no    planner, memory               its words before, if it carries them
-    policy      the act         yes    yes   yes   planner, memory, reflector
-    corrector   after_act       yes    yes   yes   planner, memory, reflector    the policy's thought and action
-    rater       episode_end     last   all   no    none                          every state, and the one at the end
-
-The state is text, or pictures in place of text for the roles that ``PromptFormat.images`` names. Memory and planner
-also see the id and the group of the task, which no text shows; the memory also sees its own words and the policy's
-thought at the previous step. Every role sees the last past actions, with ``prompt.history`` also the past states and
-the rewards of the environment. No role sees whether an episode succeeded, or the options of a task. Hints are given
-only to players that declare ``ReadsHints`` (the environment's expert), and never appear in a prompt.
-"""
+"""``Role`` of a player, ``State`` of an episode, and the ``View`` of it, which ``reflectrl.seats.table`` makes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from reflectrl.core import Hints, InvalidInput, Observation, Reading, nearest
-from reflectrl.prompts.format import CARRIED, PromptFormat
+from reflectrl.core import Hints, InvalidInput, Observation, Reading
 from reflectrl.prompts.menu import Menu
-from reflectrl.prompts.prompt import Prompt, unreadable
+from reflectrl.prompts.prompt import Prompt
 
-SEEN_WORDS: Mapping[str, tuple[str, ...]] = {
-    "planner": (),
-    "memory": ("planner", "reflector"),
-    "reflector": ("planner", "memory"),
-    "policy": ("planner", "memory", "reflector"),
-    "corrector": ("planner", "memory", "reflector", "policy"),
-    "rater": (),
-}
-"""Other roles whose words each role reads, in the order in which its prompt shows them."""
-When = Literal["episode_start", "before_act", "after_act", "episode_end"]
-MOMENTS: Mapping[str, When] = {
-    "planner": "episode_start",
-    "memory": "before_act",
-    "reflector": "before_act",
-    "corrector": "after_act",
-    "rater": "episode_end",
-}
-"""Moment of the step or episode at which each frozen role speaks."""
+When: TypeAlias = Literal["episode_start", "before_act", "act", "after_act", "episode_end"]
+BEFORE_ACT: tuple[When, ...] = ("episode_start", "before_act")
+"""Moments before the policy acts."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the player of one role sees, when it speaks, and who reads it.
+
+    Every role sees the state and the past actions. One that speaks after the act also sees the menu, the policy's
+    thought and its action; one that speaks at the end of an episode sees every state of it.
+    """
+
+    name: str
+    when: When = "before_act"
+    """Moment at which its player speaks: once, before each action, after each action, or at the end."""
+    reads: tuple[str, ...] = ()
+    """Other roles whose words it reads, in the order in which its prompt shows them."""
+    cue: str = ""
+    """Beginning of the prompt line that shows its words; empty for words that no prompt shows. The policy reads the
+    roles that have a cue and speak before it acts."""
+    before: tuple[str, ...] = ()
+    """Roles whose words of the step before it sees, the ``policy``'s thought included."""
+    carried: str = ""
+    """Cue of the line that shows its own words of the step before, if ``PromptFormat.carry`` is set; these are then
+    its ``before``."""
+    knows_task: bool = False
+    """See the id and the group of the task, which no prompt shows."""
+    reads_text: bool = False
+    """Refuse a state without text, unless its player sees pictures."""
+    pictures: tuple[str, str] = ("model.images", "model.images=false")
+    """Settings with which its player sees pictures in place of text, and does not; for messages."""
+
+    @property
+    def speaks_before(self) -> bool:
+        """Whether its player speaks before the policy acts."""
+        return self.when in BEFORE_ACT
+
+    def unpictured(self) -> InvalidInput:
+        """Return the error for a state without pictures that is shown to this role, which sees pictures."""
+        return unpictured(self.name, *self.pictures)
+
+
+def unpictured(role: str, given: str, otherwise: str) -> InvalidInput:
+    """Return the error for a state without pictures where a role sees them by the setting ``given``."""
+    return InvalidInput(
+        f"the {role} reads pictures ({given}), but a state was shown without any; set the environment's option "
+        f"observation to image or both, or {otherwise}."
+    )
 
 
 @dataclass(frozen=True)
@@ -110,64 +125,3 @@ class MenuView(View):
     """View of a player that chooses from the legal actions, or corrects such a choice."""
 
     menu: Menu
-
-
-def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) -> View:
-    """Return the view that a frozen player in ``role`` has of ``state``, with the expert's hints if ``hints``.
-
-    Raises:
-        InvalidInput: an unknown role, a state without pictures for a role that sees pictures, or a state without text
-            for a planner, memory or rater that reads text, or a state without the past that the prompt shows.
-
-    """
-    if role not in MOMENTS:
-        raise InvalidInput(f"role {role!r} is unknown; {nearest(role, MOMENTS)}")
-    reads_text = role in ("planner", "memory", "rater") and role not in layout.images
-    if reads_text and not state.observation.text.strip() and state.observation.images:
-        raise unreadable()
-    said = _seen(role, state)
-    before = _words_before(role, layout, state)
-    carried = {CARRIED: before.get("reflector", "")} if role == "reflector" and layout.carry else {}
-    recalls = role in ("planner", "memory")
-    return View(
-        _prompt(role, layout, state, {**said, **carried}),
-        state.observation,
-        state.past,
-        said,
-        state.hints if hints else None,
-        visited=state.visited if role == "rater" else (),
-        last=state.last if role == "rater" else None,
-        before=before,
-        task_id=state.task_id if recalls else "",
-        task_type=state.task_type if recalls else "",
-    )
-
-
-def menu_view(
-    role: str, layout: PromptFormat, state: State, menu: Menu, *, action: str | None = None, hints: bool = False
-) -> MenuView:
-    """Return the policy's view of ``state``, or the view of the corrector of its ``action``; raise as ``view`` does."""
-    said = _seen(role, state)
-    return MenuView(
-        _prompt(role, layout, state, said, menu),
-        state.observation,
-        state.past,
-        said,
-        state.hints if hints else None,
-        action,
-        menu=menu,
-        reading=state.reading if hints else None,
-    )
-
-
-def _prompt(role: str, layout: PromptFormat, state: State, said: Mapping[str, str], menu: Menu | None = None) -> Prompt:
-    return layout.prompt(role, state.observation, state.past, said, menu, visited=state.visited, rewards=state.rewards)
-
-
-def _words_before(role: str, layout: PromptFormat, state: State) -> dict[str, str]:
-    read = {"memory": ("memory", "policy"), "reflector": ("reflector",) if layout.carry else ()}
-    return {other: state.before[other] for other in read.get(role, ()) if other in state.before}
-
-
-def _seen(role: str, state: State) -> dict[str, str]:
-    return {other: state.said[other] for other in SEEN_WORDS[role] if other in state.said}

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reflectrl.core import InvalidInput
-from reflectrl.raters.agreement import Agreement, agreement
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.table import print_line, print_rows
+from reflectrl.rollout.agreement import Agreement, agreement
 
 HEADS = ("episodes", "rated", "accuracy", "precision", "recall", "rank correlation", "with the return")
 LEVELS = ("rating", "failed", "succeeded")

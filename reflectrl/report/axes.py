@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from reflectrl.core.metric import Metric
 from reflectrl.core.text import visible_line
 from reflectrl.report.markup import escaped
-from reflectrl.rollout.metrics import Metric
 
 WIDTH, HEIGHT = 360, 226
 RIGHT, TOP, BOTTOM = 350, 18, 192

@@ -15,11 +15,10 @@ import yaml
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
-from reflectrl.config.model import ModelSection
-from reflectrl.config.packages import package_of
 from reflectrl.core.registry import env_package
 from reflectrl.core.text import counted, visible
 from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.models.section import ModelSection, package_of
 from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run

@@ -21,13 +21,14 @@ from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import recorded_iterations, sft_rows_file, sft_training_file, training_episodes_file
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.views import State
 from reflectrl.report.gain import Interval
 from reflectrl.report.runs import Run
 from reflectrl.report.series import stages, steady_success
 from reflectrl.rollout.metrics import wilson_interval
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file
+from reflectrl.seats.table import view
 
 MOST = 3
 """Maximum number of causes that are named."""

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reflectrl.core.metric import Metric, metrics_of
 from reflectrl.report.axes import HEIGHT, WIDTH, Axes
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run
 from reflectrl.report.series import EXACT, measured_from_start, running_mean, stages, success_band, window
 from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.rollout.metrics import Metric, metrics_of
 
 _ROUNDING = 1e-6
 """Largest KL divergence in nats, of either sign, that is rounding of float32 and no change of the policy."""

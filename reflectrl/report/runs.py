@@ -31,7 +31,7 @@ from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
-from reflectrl.raters.agreement import Ratings
+from reflectrl.rollout.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.results import EvalRow, read_results
 from reflectrl.rollout.trials import TrialRow, read_trials

@@ -1,7 +1,7 @@
 """Rollouts of episodes with any players, and their records and metrics."""
 
 from reflectrl.rollout.loop import Episode, begin_ahead, rollout
-from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, memory_means, wilson_interval
+from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval
 from reflectrl.rollout.turn import Move, play_turn, policy_views
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "Move",
     "begin_ahead",
     "episode_metrics",
-    "memory_means",
+    "hits",
     "play_turn",
     "policy_views",
     "rollout",

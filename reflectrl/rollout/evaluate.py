@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, WorkFailed
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
-from reflectrl.players import Policy, Seat, acting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, EpisodeMetrics, episode_metrics, rollout
+from reflectrl.seats.table import Seat, acting
 
 
 def fixed_episodes(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from reflectrl.rollout.metrics import EpisodeMeans, metric
+from reflectrl.core.metric import metric
+from reflectrl.rollout.metrics import EpisodeMeans
+from reflectrl.seats import SEATS
 
 Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
 """What ends a stage of the curriculum."""
@@ -22,8 +24,23 @@ class IterationPlace:
     """Name of the stage of the curriculum."""
 
 
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, kw_only=True)
+    class SeatMeans:
+        """Metrics that exist because of a seat; ``None`` in a run without it."""
+
+else:
+    SeatMeans = make_dataclass(
+        "SeatMeans",
+        [(name, float | None, declared) for kind in SEATS for name, declared in kind.metrics.items()],
+        frozen=True,
+        kw_only=True,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
-class Iteration(EpisodeMeans, IterationPlace):
+class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     """Metrics of one iteration, which depend on recipe and seed only, also if the run was interrupted."""
 
     success_by_group: Mapping[str, float]
@@ -48,17 +65,6 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Mean entropy of a uniform choice from the menus that were shown, in nats per step: the highest ``entropy``."""
     novelty: float | None = metric("rollout/novelty", "Novelty an episode", low=0.0, default=None)
     """Mean sum of an episode's rewards for novelty, without their weight; ``None`` where they have none."""
-    memory_hits: float | None = metric(
-        "rollout/memory_hits", "Steps with something remembered", fraction=True, default=None
-    )
-    """Fraction of the steps at which the memory showed something; ``None`` without a memory."""
-    memory_key_misses: float | None = metric("rollout/memory_key_misses", fraction=True, default=None)
-    """Fraction of a memory's queries for which the planner gave no key; ``None`` unless the key is ``planner``."""
-    rater_std: float | None = metric("rollout/rater_std", "Spread of ratings", low=0.0, default=None)
-    """Standard deviation of the rewards for ratings; ``None`` without a rater. Where ratings are the only rewards and
-    all are equal, the iteration has no update."""
-    rater_invalid: float | None = metric("rollout/rater_invalid", fraction=True, default=None)
-    """Fraction of the episodes without a rating; ``None`` without a rater."""
     thought_tokens: float | None = metric("rollout/thought_tokens", "Tokens written a step", low=0.0, default=None)
     """Mean number of tokens per text of the policy; ``None``, like all ``thought_*`` fields, if it writes no text."""
     thought_distinct: float | None = metric(
@@ -88,8 +94,6 @@ class Iteration(EpisodeMeans, IterationPlace):
     """Fraction of the thoughts that a corrector rewrote; ``None`` without a corrector."""
     thought_truncated: float | None = metric("rollout/thought_truncated", fraction=True, default=None)
     """Fraction of the texts that the token limit cut off; ``None`` for reflections of a trained reflector."""
-    corrector_invalid: float | None = metric("rollout/corrector_invalid", fraction=True, default=None)
-    """Fraction of a chat model's corrections that were not usable; ``None`` for other correctors."""
     imitated: float | None = metric("update/imitated", low=0.0, default=None)
     """Mean number of corrected thoughts that an update imitated; ``None`` without ``sft_thought`` or updates."""
     imitated_too_long: float | None = metric("update/imitated_too_long", low=0.0, default=None)

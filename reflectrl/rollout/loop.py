@@ -11,10 +11,11 @@ from typing import Any
 
 from reflectrl.core import EpisodeFailed, Hints, InvalidInput, NatLangEnv, Reading, Task, Trajectory, Turn
 from reflectrl.core.profile import part
-from reflectrl.players import Policy, Seat, acting, check_roles
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Policy
 from reflectrl.prompts.views import State
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
+from reflectrl.seats.table import Seat, acting, check_roles
 from reflectrl.workers.env import Local, Pending, gather, send
 from reflectrl.workers.protocol import AskHints, AskReading, EpisodeRequest, Reset, Step
 

@@ -1,59 +1,17 @@
-"""Metrics of a set of episodes, with their uncertainty and display.
-
-A metric is a field of a record that is declared with ``metric(...)``. The trackers and the report take its name,
-title and bounds from that declaration.
-"""
+"""Metrics of a set of episodes, with their uncertainty."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from statistics import fmean, pstdev
-from typing import Any
+from dataclasses import dataclass
+from statistics import fmean
 
 from reflectrl.core import Trajectory
+from reflectrl.core.metric import metric, metrics_of
 
 Z95 = 1.959964
 """Two-sided 95 % quantile of the normal distribution."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """Name and display of a metric."""
-
-    tracked: str
-    """Name in an experiment tracker, ``group/name``."""
-    title: str = ""
-    """Title of its panel in the HTML report; empty for a metric that is not drawn."""
-    fraction: bool = False
-    """True if the metric lies between 0 and 1."""
-    low: float | None = None
-    """Lower bound of the metric; ``None`` if it has none."""
-
-
-def metric(
-    tracked: str,
-    title: str = "",
-    *,
-    fraction: bool = False,
-    low: float | None = None,
-    default: Any = MISSING,
-) -> Any:
-    """Return a dataclass field that declares a metric; see ``Metric`` for the arguments."""
-    shown = Metric(tracked, title, fraction, 0.0 if fraction else low)
-    return field(default=default, metadata={"metric": shown})
-
-
-def metrics_of(record: type[Any]) -> dict[str, Metric]:
-    """Return the metrics among the fields of a record class, keyed by field name."""
-    return {each.name: each.metadata["metric"] for each in fields(record) if "metric" in each.metadata}
-
-
-def tracked(record: Any, prefix: str = "") -> dict[str, float]:
-    """Return the metrics of a record that were measured, by their names in a tracker."""
-    numbers = {f"{prefix}{each.tracked}": getattr(record, field) for field, each in metrics_of(type(record)).items()}
-    return {name: number for name, number in numbers.items() if number is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,21 +107,3 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
         illegal=fmean(turn.illegal or not turn.decision.choice.legal for turn in turns),
         entropy=fmean(turn.decision.entropy for turn in turns),
     )
-
-
-def rating_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the fields ``rater_*`` of ``Iteration``, by name; empty without a rater, NaN without any rating."""
-    last = [trajectory.turns[-1] for trajectory in trajectories]
-    if not any("rater" in turn.said for turn in last):
-        return {}
-    ratings = [turn.rewards["rater"] for turn in last if "rater" in turn.rewards]
-    return {
-        "rater_std": pstdev(ratings) if ratings else math.nan,
-        "rater_invalid": 1 - len(ratings) / len(last),
-    }
-
-
-def memory_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the fields ``memory_*`` of ``Iteration``, by name; empty without a memory."""
-    said = [turn.said["memory"].text for each in trajectories for turn in each.turns if "memory" in turn.said]
-    return {"memory_hits": fmean(bool(text) for text in said)} if said else {}

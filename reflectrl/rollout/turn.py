@@ -13,10 +13,11 @@ from reflectrl.core import Decision, Reading, Trajectory, Utterance, WorkFailed
 from reflectrl.core.profile import part
 from reflectrl.core.seeds import draw
 from reflectrl.core.text import shortened
-from reflectrl.players import Policy, ReadsHints, Seat
 from reflectrl.prompts import Menu, PromptFormat
 from reflectrl.prompts.answers import named_action, thought_of
-from reflectrl.prompts.views import MenuView, State, View, menu_view, view
+from reflectrl.prompts.players import Policy, ReadsHints
+from reflectrl.prompts.views import MenuView, State, View
+from reflectrl.seats.table import Seat, menu_view, view
 
 
 @dataclass(frozen=True)

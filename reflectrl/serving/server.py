@@ -123,8 +123,11 @@ def load_served_agent(
 
     """
     recipe = read_recipe(run, hosts=allow_hosts, given=None)
-    before_act = {"reflector": recipe.players.reflector, "planner": recipe.players.planner}
-    experts = [f"players.{role}.player" for role, each in before_act.items() if each and each.player == "expert"]
+    experts = [
+        f"players.{kind.role.name}.player"
+        for kind, section in recipe.players.frozen
+        if kind.role.speaks_before and section.kind == "expert"
+    ]
     if experts:
         raise InvalidInput(
             f"{run} was trained with the expert's words ({', '.join(experts)}), which exist only inside the "

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from reflectrl.config.packages import package_of
 from reflectrl.core.files import write_text
 from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.prompts.views import MenuView, State, menu_view
+from reflectrl.models.section import package_of
+from reflectrl.pipeline.team import Team
+from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout.evaluate import fixed_episodes
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results
 from reflectrl.rollout.turn import menu_of, policy_views
+from reflectrl.seats.table import menu_view
 from reflectrl.sharing.scrub import Scrubber
 
 _PROGRAM = '''\
@@ -54,7 +55,7 @@ model = PeftModel.from_pretrained(base, here).eval()""",
 """Imports, and the lines that load the policy."""
 
 
-def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: Scrubber, *, base: str | None) -> None:
+def write_example(folder: Path, run_players: Team, policy: str, scrubber: Scrubber, *, base: str | None) -> None:
     """Write ``example.py`` and ``example.json`` into ``folder``; ``base`` is the base of an adapter.
 
     Raises:
@@ -74,7 +75,7 @@ def write_example(folder: Path, run_players: RunPlayers, policy: str, scrubber: 
     write_text(folder / "example.py", program)
 
 
-def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:
+def _own_view(run_players: Team, policy: str) -> MenuView | None:
     """Return the first view of an episode of the policy, preferably one with several actions."""
     first = None
     for path in _episodes(run_players, policy):
@@ -88,7 +89,7 @@ def _own_view(run_players: RunPlayers, policy: str) -> MenuView | None:
     return first
 
 
-def _episodes(run_players: RunPlayers, policy: str) -> Iterator[Path]:
+def _episodes(run_players: Team, policy: str) -> Iterator[Path]:
     """Yield files of episodes: first those of the evaluation, then the last iteration of training."""
     who, results = run_players.recipe.players.reflector.player, run_players.run / RESULTS
     rows = read_results(run_players.run.verified(results.name, "eval")) if results.is_file() else []
@@ -104,10 +105,10 @@ def _episodes(run_players: RunPlayers, policy: str) -> Iterator[Path]:
         )
 
 
-def _first_view(run_players: RunPlayers) -> MenuView:
+def _first_view(run_players: Team) -> MenuView:
     """Return the policy's view of the first state of the evaluation, with the expert's reflection."""
     section = run_players.recipe.eval
-    env = run_players.env(section.env)
+    env = run_players.new_env(section.env)
     try:
         episode = fixed_episodes(env, section.splits[0], episodes=1, max_tasks=1, seed=run_players.recipe.seed)[0]
         env.reset(seed=episode.seed, options={"task": episode.task})

@@ -19,16 +19,15 @@ from yaml import YAMLError
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
-from reflectrl.config.model import ModelSection
-from reflectrl.config.packages import package_of
 from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import in_one_move, read_text, write_text
 from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.models.files import check_folder
 from reflectrl.models.load import BUILTIN, load_model, save_model
+from reflectrl.models.section import ModelSection, package_of
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
-from reflectrl.pipeline.players import RunPlayers
+from reflectrl.pipeline.team import Team
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.validated import read_validated, write_validated
@@ -119,7 +118,7 @@ class _Export:
 
     def write(self) -> None:
         """Write all files of the export."""
-        run_players, scrubber = RunPlayers(self.recipe, RunFolder(self.run)), self.scrubber
+        run_players, scrubber = Team(self.recipe, RunFolder(self.run)), self.scrubber
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player(self.to, self.policy, self.recipe.model)

@@ -12,9 +12,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.action_mode import check_action_mode
-from reflectrl.config.model import ModelSection
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage
+from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.frozen_layers import frozen_layers
@@ -27,12 +25,14 @@ from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy, reflects
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import ModelSection
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import end_with_text, label_ids
-from reflectrl.players import Player, Seat, check_roles
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode
+from reflectrl.prompts.players import Player
+from reflectrl.seats.table import Seat, check_roles
 from reflectrl.training.config import ReflectRLConfig
 
 if TYPE_CHECKING:  # peft takes a second to import

@@ -14,10 +14,10 @@ from torch import Tensor
 from reflectrl.config.advantage import Steps, spread
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.core import Decision, Trajectory, Turn, WorkFailed
-from reflectrl.players import Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.table import Seat
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,15 @@ from reflectrl.core import Trajectory
 from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy
 from reflectrl.models.thinking import WritingPolicy
-from reflectrl.players import CountsMisses, Seat
-from reflectrl.rollout import episode_metrics, memory_means
-from reflectrl.rollout.metrics import outcome_means, rating_means
+from reflectrl.prompts.players import CountsMisses
+from reflectrl.rollout import episode_metrics
+from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.thoughts import thought_means
+from reflectrl.seats import SEATS
+from reflectrl.seats.table import Seat
 from reflectrl.training.batch import StepSample
 from reflectrl.training.divergences import Divergences
 from reflectrl.training.thoughts import Imitation
-
-MISSES = {"memory": "memory_key_misses", "corrector": "corrector_invalid"}
-"""Fields of ``Iteration`` for the queries to which a player's model gave nothing usable, by role."""
 
 
 class Measures:
@@ -40,9 +39,10 @@ class Measures:
         self._policy = policy
         self._imitation = imitation
         self._counting = {
-            MISSES[seat.role]: seat.player
+            kind.misses: seat.player
+            for kind in SEATS
             for seat in seats
-            if seat.role in MISSES and isinstance(seat.player, CountsMisses)
+            if seat.role == kind.role.name and kind.misses and isinstance(seat.player, CountsMisses)
         }
         self.divergences = Divergences()
         self.begin()
@@ -88,8 +88,7 @@ class Measures:
             **_of_menus_and_novelty(fresh),
             **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(self.gaps or [0.0])},
             **self.divergences.means(),
-            **memory_means(fresh),
-            **rating_means(fresh),
+            **{name: value for kind in SEATS for name, value in kind.measure(fresh).items()},
             **self._truncated(fresh),
             **self._imitation.means(),
             **self._misses(),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from reflectrl.rollout.metrics import metric
+from reflectrl.core.metric import metric
 
 
 @dataclass(frozen=True)

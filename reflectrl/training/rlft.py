@@ -30,12 +30,13 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.models.load import save_model
 from reflectrl.models.policy import Scores
-from reflectrl.players import Player, Remembers, Seat, reflecting
 from reflectrl.prompts import PromptFormat
+from reflectrl.prompts.players import Player, Remembers
 from reflectrl.rollout import Episode
 from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.thoughts import known
 from reflectrl.rollout.validated import Validated
+from reflectrl.seats.table import Seat, reflecting
 from reflectrl.training.arguments import (
     accelerator_for,
     check_seats,

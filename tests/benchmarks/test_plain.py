@@ -14,8 +14,8 @@ from reflectrl.config.rlft import PPO, EntropyBonus
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import reflecting
 from reflectrl.rollout import rollout
+from reflectrl.seats.table import reflecting
 from reflectrl.training.objective import Objective
 
 CLIPPED = Objective(PPO(epsilon=0.2), entropy=EntropyBonus(0.05, 1.0))

@@ -21,12 +21,13 @@ import reflectrl as rl
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.pipeline.sweep import PlannedRun
-from reflectrl.raters import Questions, Rater, Scale
-from reflectrl.raters.remote import RemoteModel
+from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import rollout
 from reflectrl.rollout.trials import trial_row
+from reflectrl.seats.rater import Rater, RemoteModel
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -208,7 +209,9 @@ def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_wit
     tasks = [*env.tasks("train"), *env.tasks("test")]
     episodes = [rl.Episode(task, seed) for seed in range(5) for task in tasks]
     for shown in (True, False):
-        rater = Rater(RemoteModel(endpoint.at(), Scale()), Questions(env.instructions, include_actions=shown))
+        rater = Rater(
+            RemoteModel(ChatClient(endpoint.at()), Scale()), Questions(env.instructions, include_actions=shown)
+        )
         seats = [rl.Seat("rater", rater)]
         layout = rl.PromptFormat(env.instructions)
         played = rollout([env], episodes, policy=rl.RandomPolicy(), seats=seats, layout=layout)

@@ -23,10 +23,11 @@ from reflectrl.config.rlft import PPO, Reinforce, Replay, Terms
 from reflectrl.core import Trajectory, make_env
 from reflectrl.core.settings import section_of, sections_of, settings_fields
 from reflectrl.envs.alfworld.games import make_games
-from reflectrl.players import RandomPolicy, ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import MOMENTS
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import MOMENTS, Seat
 
 NAMES = recipe_names()
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from reflectrl.config import Recipe
+from reflectrl.config import Recipe, load_recipe
+from reflectrl.config.schema import PlayersSection
+from reflectrl.core import InvalidInput
 from reflectrl.core.settings import descriptions, sections_of, settings_fields
 
 
@@ -24,7 +26,12 @@ def recipe(**values: Any) -> Recipe:
 def test_every_section_documents_its_fields_and_refuses_unknown_keys(section: type) -> None:
     assert {name for name, words in descriptions(section).items() if words} == set(settings_fields(section))
     config = getattr(section, "model_config", None) or section.__pydantic_config__  # type: ignore[attr-defined]
-    assert config["extra"] == "forbid"
+    assert config["extra"] == ("allow" if section is PlayersSection else "forbid")
+
+
+def test_a_player_that_is_none_of_the_library_and_names_no_class_is_an_unknown_key() -> None:
+    with pytest.raises(InvalidInput, match=r"players.reflektor: unknown key, given .*; did you mean 'reflector'"):
+        load_recipe("number_line/nano", ["players.reflektor={player: none}"])
 
 
 def test_a_recipe_needs_a_name_and_an_environment_only() -> None:

@@ -16,11 +16,11 @@ from trained_runs import TrainedRuns, small_recipe
 from transformers import dynamic_module_utils
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe, load_saved_recipe
-from reflectrl.config.model import ModelSection
 from reflectrl.config.trust import FIELDS, TRUSTED, for_play, kind_of, remember, wishes
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import AGENT, LOCK, RECIPE
 from reflectrl.core.settings import section_of, sections_of, settings_fields
+from reflectrl.models.section import ModelSection
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.run import Run

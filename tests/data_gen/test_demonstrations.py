@@ -18,10 +18,12 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed, mak
 from reflectrl.data_gen import DataSummary, generate, read_rows
 from reflectrl.data_gen.demonstrations import check_place, save_episode
 from reflectrl.data_gen.samples import read_samples
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ScriptedReflector, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector
+from reflectrl.seats.table import reflecting
 
 HEADER = Header("number_line", {"size": 8}, PromptFormat())
 ENV = make_env("number_line", size=8)

@@ -22,8 +22,9 @@ from reflectrl.data_gen.teachers import ExpertTeacher, Request
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.teacher import MISTAKEN, PERHAPS_MISTAKEN, REFLECT
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.views import State
 from reflectrl.rollout.record import read_trajectories
+from reflectrl.seats.table import view
 
 
 def recipe(data: dict[str, object], **sections: object) -> Recipe:

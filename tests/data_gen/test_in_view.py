@@ -10,9 +10,10 @@ from records import chose, turn_of
 from reflectrl.core import Observation, Task, Trajectory, Utterance
 from reflectrl.data_gen.in_view import words_in_view
 from reflectrl.data_gen.samples import Sample
-from reflectrl.players import ScriptedReflector, Seat
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import View
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import Seat
 
 LAYOUT = PromptFormat(history=1)
 START, HALL = Observation("The start.", ("go",)), Observation("A hall.", ("go",))

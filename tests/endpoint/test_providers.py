@@ -13,7 +13,7 @@ from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import NO_KEY, Endpoint
 from reflectrl.endpoint.labels import LabelWays, read_leniently
 from reflectrl.endpoint.replies import Refused, UnusableReply, classify_error, read_text, read_tokens
-from reflectrl.prompts.chat import read_correction
+from reflectrl.seats.corrector import read_correction
 
 CHAT = [{"role": "user", "content": "hello"}]
 MENU = LabelChat(CHAT, ("0", "1", "2", "3"), ("south", "north", "east", "pick up"))

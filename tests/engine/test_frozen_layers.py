@@ -7,12 +7,12 @@ import torch
 from tiny import gpt2, language_model, token_ids
 from torch import nn
 
-from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.sequences import padded, read_tree
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.section import LoraSection, ModelSection
 
 ROWS = [token_ids(number // 3, 20) + token_ids(50 + number, 4 + number) for number in range(9)]
 MINIBATCHES = (ROWS[:4], ROWS[2:7], ROWS[::-1], [*ROWS, ROWS[0]])

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 from tiny import ARCHITECTURES, MAX_LENGTH, language_model, shaken, token_ids
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
-from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head, next_logits
 from reflectrl.engine.reuse import refusal
 from reflectrl.engine.sequences import padded
 from reflectrl.models.adapters import add_lora
+from reflectrl.models.section import LoraSection
 
 pytestmark = pytest.mark.numerical
 

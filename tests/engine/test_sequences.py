@@ -8,11 +8,11 @@ import pytest
 import torch
 from tiny import language_model, shaken, token_ids
 
-from reflectrl.config.model import LoraSection
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.seeding import seeded
 from reflectrl.engine.sequences import make_tree, padded, read_tree, shares_enough, split
 from reflectrl.models.adapters import add_lora
+from reflectrl.models.section import LoraSection
 
 pytestmark = pytest.mark.numerical
 

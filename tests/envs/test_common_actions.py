@@ -6,10 +6,12 @@ import pytest
 
 from reflectrl.core import make_env
 from reflectrl.core.seeds import derive_seed
-from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 
 LAYOUT = PromptFormat("Rules.", history=2, shuffle=True, menu="first")
 GAMES = [

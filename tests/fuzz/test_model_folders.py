@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import LABELS, save_tiny
 
-from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.models.load import load_model, new_model, save_model
+from reflectrl.models.section import LoraSection, ModelSection
 
 LORA = {"lora": LoraSection(r=2)}
 

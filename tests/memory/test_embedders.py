@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.memory import EmbeddingCache, HashingEmbedder
-from reflectrl.memory.language import HiddenStates, minilm
+from reflectrl.memory.neural import HiddenStates, minilm
 
 TEXTS = ["take mug 2 from shelf 1", "On the shelf 1, you see a mug 2.", "mug", "go to desk 1", ""]
 

@@ -12,12 +12,12 @@ from tiny import gpt2, tokenizer
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.chat import Messages
-from reflectrl.memory import Memory, Planner, Retriever, Windows
-from reflectrl.memory.local import LocalText
-from reflectrl.memory.player import parsed_key
-from reflectrl.memory.remote import RemoteText
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.memory import Retriever, Windows
 from reflectrl.models.load import LanguageModel
-from reflectrl.prompts.planning import key_chat, plan_chat, read_plan
+from reflectrl.seats.base import FrozenModel
+from reflectrl.seats.memory import Memory, parsed_key
+from reflectrl.seats.planner import LocalText, Planner, RemoteText, key_chat, plan_chat, read_plan
 
 STEPS = [(f"act{number}", f"see{number}") for number in range(6)]
 MUG = past("find a mug", *STEPS, plan="look on shelves")
@@ -88,9 +88,9 @@ def test_the_examples_in_the_question_for_a_key_are_keys():
 def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoint: ScriptedEndpoint):
     chats = [plan_chat(ROOM.prompt, []), key_chat("I look for a mug.")]
     endpoint.reply = lambda chat: "search:\nmug" if "mug." in chat[1]["content"] else "Go."
-    assert RemoteText(endpoint.at()).write(chats, [0.0, 0.0]) == ["Go.", "search: mug"]
+    assert RemoteText(ChatClient(endpoint.at())).write(chats, [0.0, 0.0]) == ["Go.", "search: mug"]
     model = gpt2(spread=0.3, n_positions=512)
-    local = LocalText(LanguageModel(model, tokenizer()), max_length=512, max_new_tokens=8)
+    local = LocalText(FrozenModel(LanguageModel(model, tokenizer()), 512), max_new_tokens=8)
     said = local.write(chats, [0.0, 0.0])
     passes: list[object] = []
     model.register_forward_hook(lambda *_: passes.append(None))
@@ -102,9 +102,11 @@ def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoi
 def test_a_plan_that_a_server_does_not_give_is_empty_and_too_many_of_them_end_the_work(endpoint: ScriptedEndpoint):
     chats = [plan_chat(ROOM.prompt, []), key_chat("I look for a mug.")]
     endpoint.faults.extend(["500", "500"])
-    model = RemoteText(endpoint.at(max_attempts=2, concurrency=1, max_rejected=1))
+    model = RemoteText(
+        client := ChatClient(endpoint.at(max_attempts=2, concurrency=1, max_rejected=1), skip_failures=True)
+    )
     assert model.write(chats, [0.0, 0.0]) == ["", "fine"]
-    assert model.client.usage.rejected == 1
+    assert client.usage.rejected == 1
     endpoint.faults.extend(["500", "500"])
     with pytest.raises(WorkFailed, match="max_rejected"):
         model.write(chats[:1], [1.0])
@@ -112,7 +114,9 @@ def test_a_plan_that_a_server_does_not_give_is_empty_and_too_many_of_them_end_th
 
 def test_examples_stay_as_they_were_while_a_server_gives_the_planner_no_key(endpoint: ScriptedEndpoint):
     endpoint.reply = lambda _: "action: act4"
-    model = RemoteText(endpoint.at(max_attempts=1, concurrency=1, max_rejected=1))
+    model = RemoteText(
+        client := ChatClient(endpoint.at(max_attempts=1, concurrency=1, max_rejected=1), skip_failures=True)
+    )
     logs = Retriever([MUG], OneHot(), action=Windows(1, 1))
     memory = Memory(logs, key="planner", planner=Planner(model))
     view = replace(seen("", "go", task="find a mug"), said={"planner": "", "reflector": "I act."})
@@ -120,4 +124,4 @@ def test_examples_stay_as_they_were_while_a_server_gives_the_planner_no_key(endp
     assert "act4" in shown.text
     endpoint.faults.append("500")
     [kept] = memory.say([replace(view, before={"memory": shown.text})], [0.0])
-    assert (kept.text, model.client.usage.rejected, memory.counts.key_misses) == (shown.text, 1, 1)
+    assert (kept.text, client.usage.rejected, memory.counts.key_misses) == (shown.text, 1, 1)

@@ -11,14 +11,16 @@ from remembered import OneHot, past, seen
 
 from reflectrl.core import Decision, InvalidInput, Trajectory, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
-from reflectrl.memory import EpisodeStore, HashingEmbedder, Key, Memory, Query, Retriever, Weights, Windows
-from reflectrl.memory.player import described, parsed_key
-from reflectrl.players import ScriptedReflector, Seat
+from reflectrl.memory import HashingEmbedder, Key, Query, Retriever, Weights, Windows
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, policy_views, rollout
 from reflectrl.rollout.record import Header
+from reflectrl.rollout.store import EpisodeStore
 from reflectrl.rollout.trials import trial_row
+from reflectrl.seats.memory import Memory, described, parsed_key
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import Seat
 
 STEPS = [(f"act{number}", f"see{number}") for number in range(6)]
 LOG = past("count", *STEPS, ("stop", ""), plan="one by one", start="zero")

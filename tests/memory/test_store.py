@@ -8,7 +8,8 @@ import pytest
 from remembered import HEADER, OneHot, played, store
 
 from reflectrl.core import InvalidInput, Observation
-from reflectrl.memory import EpisodeStore, Key, Query, Retriever, Step, experience_of
+from reflectrl.memory import Key, Query, Retriever, Step, experience_of
+from reflectrl.rollout.store import EpisodeStore
 
 MUG = played(
     "mug", ("go to shelf", "You see a mug."), ("take mug", "You take it."), ("put mug", ""), plan="Find a mug."

@@ -11,11 +11,13 @@ from remembered import HEADER, OneHot, past
 from tiny import gpt2, tokenizer
 
 from reflectrl.core import Image, InvalidInput, Observation
-from reflectrl.memory import HashingEmbedder, Memory, Retriever, Windows
+from reflectrl.memory import HashingEmbedder, Retriever, Windows
 from reflectrl.memory.experience import Experience, PicturedStep
-from reflectrl.memory.vision import VisionTower
+from reflectrl.memory.neural import VisionTower
 from reflectrl.models.load import LanguageModel, new_model
-from reflectrl.prompts.views import State, View, view
+from reflectrl.prompts.views import State, View
+from reflectrl.seats.memory import Memory
+from reflectrl.seats.table import view
 
 ONE, TWO, THREE = cards()
 

@@ -13,12 +13,12 @@ from tiny_models import LABELS, logits, save_tiny
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
-from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput
-from reflectrl.memory.language import minilm
+from reflectrl.memory.neural import minilm
 from reflectrl.models.files import MOST_BYTES, check_adapter, checked
 from reflectrl.models.load import load_model, new_model, no_progress_bars, save_model
 from reflectrl.models.reflecting import add_reflector
+from reflectrl.models.section import LoraSection
 from reflectrl.models.tokenizer_steps import MOST_GROWTH, check_steps, growth
 
 

@@ -10,13 +10,13 @@ from transformers import GPT2LMHeadModel
 from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
 
-from reflectrl.config.model import ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.kernels import adopt_kernels
 from reflectrl.models.policy import LMPolicy
+from reflectrl.models.section import ModelSection
 
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
 

@@ -17,11 +17,11 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model, save_model
+from reflectrl.models.section import BuiltinSection, LoraSection, ModelSection
 from reflectrl.prompts import labels
 
 LORA = {"lora": LoraSection(r=4)}

@@ -18,11 +18,10 @@ from tiny_models import MAX_LENGTH
 from tiny_wheel import save_wheel
 from warm_processes import WarmProcess
 
-from reflectrl.config.model import ModelSection
-from reflectrl.config.packages import KNOWN
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.models.load import check_labels, load_model, new_model, save_model
 from reflectrl.models.packages import cache, cached_models, local_name
+from reflectrl.models.section import KNOWN, ModelSection
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")]  # peft's
 

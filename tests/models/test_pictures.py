@@ -23,7 +23,6 @@ from image_models import (
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import reflectrl as rl
-from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head, next_logits
 from reflectrl.engine.reuse import refusal
@@ -34,6 +33,7 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import load_model, new_model, save_model
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import BuiltinSection, LoraSection, ModelSection
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Prompt, PromptFormat

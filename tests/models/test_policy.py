@@ -14,10 +14,11 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.encode import action_distribution
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.tokenizer import label_ids
-from reflectrl.players import ExpertReflector, reflecting
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 
 pytestmark = pytest.mark.numerical
 

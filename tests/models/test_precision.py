@@ -4,11 +4,11 @@ import pytest
 import torch
 from tiny import LABELS, gpt2, language_model, tokenizer
 
-from reflectrl.config.model import BuiltinSection, LoraSection, ModelSection
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
 from reflectrl.models.precision import Shape, has_bfloat16, shape_of, with_precision
+from reflectrl.models.section import BuiltinSection, LoraSection, ModelSection
 
 WIDE = BuiltinSection(width=256)
 QUANTISED = ModelSection(name="no/model", quantization="8bit", lora=LoraSection())

@@ -7,7 +7,6 @@ import torch
 from records import shown
 from tiny import MAX_LENGTH, draws, encoder, language_model, policy_prompt, prefix_cache, shaken, tokenizer
 
-from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.adapters import add_lora, load_lora
@@ -15,6 +14,7 @@ from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflecting import ACTING, REFLECTING, ReflectingPolicy, add_reflector, take_reflector
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import LoraSection
 from reflectrl.prompts.format import before_reflection, with_reflection
 
 ARCHITECTURES = {"gpt2": [], "llama": [40, 41]}

@@ -23,11 +23,11 @@ from tiny import (
     tokenizer,
 )
 
-from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import LoraSection
 
 pytestmark = pytest.mark.numerical
 

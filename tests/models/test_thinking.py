@@ -25,10 +25,10 @@ from reflectrl.core import Written
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.thinking import JSONPolicy, token_at, writing_policy
-from reflectrl.players import RandomPolicy
 from reflectrl.prompts import Menu
 from reflectrl.prompts.answers import json_answer, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT
+from reflectrl.seats.policy import RandomPolicy
 
 MODES = ("thought_choice", "json")
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]

@@ -20,17 +20,20 @@ from reflectrl.config.rlft import Stage, ThoughtTerm
 from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.memory import Memory, Planner, Retriever
-from reflectrl.memory.language import HiddenStates
-from reflectrl.memory.local import LocalText
+from reflectrl.memory import Retriever
+from reflectrl.memory.neural import HiddenStates
+from reflectrl.models.judge import LocalModel
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Seat
-from reflectrl.raters import Questions, Rater, Scale
-from reflectrl.raters.corrector import LocalCorrector
-from reflectrl.raters.local import LocalModel
+from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.base import FrozenModel
+from reflectrl.seats.corrector import LocalCorrector
+from reflectrl.seats.memory import Memory
+from reflectrl.seats.planner import LocalText, Planner
+from reflectrl.seats.rater import Rater
+from reflectrl.seats.table import Seat
 from reflectrl.training.rlft import ReflectRLTrainer
 
 MEMORY = ("players.memory={episodes: 1, steps: 2, max_chars: 120}", "model.max_length=256")
@@ -117,10 +120,10 @@ def test_the_models_of_frozen_players_are_what_they_were_after_the_policy_was_tr
     memory = Memory(Retriever([past("", ("add one", "Number 2."))], HiddenStates(compared.base, tokenizer(), length)))
     rating = Rater(LocalModel(rater, Scale(), max_length=length), Questions())
     seats = [
-        Seat("planner", Planner(LocalText(planner, max_length=length, max_new_tokens=4))),
+        Seat("planner", Planner(LocalText(FrozenModel(planner, length), max_new_tokens=4))),
         Seat("memory", memory),
         Seat("reflector", LMReflector(reflector.model, tokenizer(), max_length=length, max_new_tokens=4)),
-        Seat("corrector", LocalCorrector(corrector, max_length=length)),
+        Seat("corrector", LocalCorrector(FrozenModel(corrector, length))),
         Seat("rater", rating),
     ]
     models = [each.model for each in (planner, compared, reflector, corrector, rater, policy)]

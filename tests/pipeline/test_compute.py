@@ -11,7 +11,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.models.precision import has_bfloat16
 from reflectrl.pipeline.compute import prepare_compute, release_memory
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
+from reflectrl.pipeline.team import Team
 
 WIDE = small_recipe("model.builtin.width=256")
 
@@ -33,7 +33,7 @@ def prepared(recipe, path, stage="sft"):
 
 
 def precision(recipe, run, role="policy"):
-    return RunPlayers(recipe, run).section(role).compute
+    return Team(recipe, run).section(role).compute
 
 
 def test_nano_computes_in_float32_and_one_thread(tmp_path):

@@ -11,11 +11,13 @@ from thinkers import Thinks
 from reflectrl.config import load_recipe
 from reflectrl.core import Observation, WorkFailed
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import Player, RuleCorrector
+from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, menu_view
+from reflectrl.prompts.players import Player
+from reflectrl.prompts.views import State
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.corrector import RuleCorrector
+from reflectrl.seats.table import menu_view
 
 REMOTE = "gym_cards/nano_number_line_gtr_remote"
 STATE = Observation("Target: 5. Current: 3.", ("-", "+"))
@@ -23,7 +25,7 @@ SAID = {"policy": "It is lower."}
 
 
 def corrector(folder: Path, *overrides: str, name: str = REMOTE) -> Player:
-    [seat] = RunPlayers(load_recipe(name, overrides), RunFolder(folder)).corrector
+    [seat] = Team(load_recipe(name, overrides), RunFolder(folder)).judges
     return seat.player
 
 
@@ -57,11 +59,11 @@ def test_a_chat_model_is_asked_the_recipes_questions_and_knows_the_solution_only
             f"players.corrector.tool={str(tool).lower()}",
         ],
     )
-    players = RunPlayers(recipe, RunFolder(tmp_path))
-    env = players.env({})
+    players = Team(recipe, RunFolder(tmp_path))
+    [env] = players.env()
     episodes = [Episode(env.tasks("train")[0], seed=0)]
     policy = Thinks("It is lower.", legal=True)
-    rollout([env], episodes, policy=policy, seats=players.corrector, layout=players.layout)
+    rollout([env], episodes, policy=policy, seats=players.judges, layout=players.layout)
     asked = [request.chat[1]["content"] for request in endpoint.requests]
     assert asked
     assert all(each.endswith("Questions:\n1. Which number is it?") for each in asked)

@@ -17,7 +17,7 @@ from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import RejectedReply, read_replies
 from reflectrl.endpoint.labels import WAYS, LabelWays
-from reflectrl.prompts.spoilers import named
+from reflectrl.prompts.discretion import named
 from reflectrl.rollout.results import read_results
 
 pytestmark = pytest.mark.slow

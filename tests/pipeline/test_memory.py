@@ -12,24 +12,31 @@ from interruptions import kill_rlft
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import load_recipe
-from reflectrl.config.memory import MemoryPlayerSection
 from reflectrl.core import InvalidInput, make_env
 from reflectrl.data_gen.rows import read_rows
-from reflectrl.memory import EpisodeStore
-from reflectrl.memory.experience import goal
+from reflectrl.memory.experience import Experience, goal
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
-from reflectrl.pipeline.players import RunPlayers
-from reflectrl.players import ExpertPolicy
+from reflectrl.pipeline.team import Team
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
+from reflectrl.rollout.store import EpisodeStore
+from reflectrl.seats.memory import Memory, MemoryPlayerSection
+from reflectrl.seats.policy import ExpertPolicy
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow
 SHOWN = "Done before: "
 GROWING = ("data.samples=30", "rlft.episodes=12")
+
+
+def remembered_by(players: Team, policy: str) -> tuple[Experience, ...]:
+    """Return what the memory of a policy holds."""
+    [memory] = [seat.player for seat in players.playing(None, policy) if seat.role == "memory"]
+    assert isinstance(memory, Memory)
+    return memory.retriever.experiences
 
 
 def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to_the_agent(trained_run: TrainedRuns):
@@ -63,11 +70,11 @@ def test_sft_rows_show_a_policy_without_thoughts_what_the_memory_shows_it_at_pla
     silent = ("players.reflector.player=none", "players.memory.key=action", "data.negatives=0", "data.samples=60")
     run = tmp_path / "run"
     play_stages(small_recipe(*silent, name="rap/nano"), run, "gen-data")
-    players = RunPlayers(read_recipe(run), RunFolder(run))
+    players = Team(read_recipe(run), RunFolder(run))
     _, taught = read_trajectories(run / "data" / "teacher.jsonl")
     episodes = [Episode(each.task, each.seed) for each in taught]
     seats = players.playing(None, memory=players.recipe.players.memory)
-    played = rollout([players.env({})], episodes, policy=ExpertPolicy(), seats=seats, layout=players.layout)
+    played = rollout(players.env(), episodes, policy=ExpertPolicy(), seats=seats, layout=players.layout)
     shown = {(each.task.id, step): turn.said["memory"].text for each in played for step, turn in enumerate(each.turns)}
     rows = read_rows(run / "sft" / "policy-no-reflection.jsonl")
     assert len({shown[row.task, row.step] for row in rows}) > 3
@@ -76,8 +83,8 @@ def test_sft_rows_show_a_policy_without_thoughts_what_the_memory_shows_it_at_pla
 
 def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observation_finds(trained_run: TrainedRuns):
     run = trained_run(name="rap/nano")
-    players = RunPlayers(read_recipe(run), RunFolder(run))
-    env = players.env({})
+    players = Team(read_recipe(run), RunFolder(run))
+    [env] = players.env()
     episodes = [Episode(task, seed=0) for task in env.tasks("test")]
 
     def most_steps(key: Literal["observation", "action"]) -> int:
@@ -94,20 +101,20 @@ def test_a_recipe_may_remember_what_failed_with_a_reward_and_says_that_it_failed
     half_right = remembered.played("mug", ("take mug", "Taken."), ("put mug", ""), reward=0.5, success=False)
     for keep, shown in (("success", []), ("rewarded", ["Tried before: Put a mug."])):
         recipe = small_recipe(f"players.memory.keep={keep}", name="rap/nano")
-        memories = RunPlayers(recipe, RunFolder(tmp_path)).memories
-        seats = memories.table(recipe.players.memory, memories.kept([half_right]), None)
+        team = Team(recipe, RunFolder(tmp_path))
+        seats = team.remembering(recipe.players.memory, team.kept([half_right]), None)
         said = [seat.player.say([remembered.seen("You see a cup.")], [0.0])[0].text for seat in seats]
         assert [words[: len("Tried before: Put a mug.")] for words in said] == shown
 
 
 def test_a_memory_that_grows_begins_with_the_teacher_and_leaves_the_policy_what_it_did_itself(trained_run: TrainedRuns):
     run = trained_run(*GROWING, name="rap/nano_grows")
-    players = RunPlayers(read_recipe(run), RunFolder(run))
-    taught = players.memories.taught
+    players = Team(read_recipe(run), RunFolder(run))
+    taught = players.taught
     grown = EpisodeStore(run / "memory.jsonl", Header("number_line", {"size": 8}, players.layout))
     assert len(grown) > len(taught) > 0
-    assert players.memories.of_policy("policy") == grown.snapshot() != taught
-    assert players.memories.of_policy("policy-sft") == taught
+    assert remembered_by(players, "policy") == grown.snapshot() != taught
+    assert remembered_by(players, "policy-sft") == taught
     [read] = read_runs([run])
     assert all(each.memory_hits == 1 for each in read.points)
 
@@ -131,7 +138,7 @@ def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without_a
     with (run / "memory.jsonl").open("ab") as memory:
         memory.write(b'{"task_id": "cut off by the k')
     play_stages(recipe, run, "rlft")
-    [said] = [each.getMessage() for each in caplog.records if each.name == "reflectrl.pipeline.memories"]
+    [said] = [each.getMessage() for each in caplog.records if each.name == "reflectrl.pipeline.team"]
     assert said.startswith(f"the last line of {run / 'memory.jsonl'} was damaged and is dropped")
     for name in ("memory.jsonl", "metrics.jsonl", "trajectories/rlft-00003.jsonl"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
@@ -141,11 +148,11 @@ def test_the_recipe_says_what_is_compared_how_and_how_near_it_has_to_be(tmp_path
     taught = remembered.played(
         "mug", ("take cup in desk", "A cup."), ("wait", "Rain."), ("put mug", "Done."), ("go", "")
     )
-    memories = RunPlayers(small_recipe(name="rap/nano"), RunFolder(tmp_path)).memories
+    team = Team(small_recipe(name="rap/nano"), RunFolder(tmp_path))
 
     def shown(*past: str, **settings: Any) -> str:
         section = MemoryPlayerSection(key="action", episodes=1, steps=1, **settings)
-        [seat] = memories.table(section, memories.kept([taught]), None)
+        [seat] = team.remembering(section, team.kept([taught]), None)
         return seat.player.say([remembered.seen("You see a table.", *past, task="Put a mug.")], [0.0])[0].text
 
     assert shown("put cup in desk").endswith("> take cup in desk: A cup.")
@@ -161,14 +168,14 @@ def test_in_a_shop_and_to_robots_a_memory_shows_what_the_expert_did_in_such_a_ta
     recipe = load_recipe(name)
     if recipe.env.name == "robots":
         pytest.importorskip("gymnasium_robotics" if "kitchen" in name else "metaworld")
-    players = RunPlayers(recipe, RunFolder(tmp_path))
-    env, layout = players.env({}), players.layout
+    players = Team(recipe, RunFolder(tmp_path))
+    [env], layout = players.env(), players.layout
     alike, *rest = env.tasks("train")
     others = [task for task in rest if task.group != alike.group][:1]  # a shop has one group
     test = next(task for task in env.tasks("test") if task.group == alike.group)
     lessons = [Episode(task, seed=0) for task in (*others, alike)]
     taught = rollout([env], lessons, policy=ExpertPolicy(), seats=[], layout=layout)
-    seats = players.memories.table(recipe.players.memory, players.memories.kept(taught), None)
+    seats = players.remembering(recipe.players.memory, players.kept(taught), None)
     [played] = rollout([env], [Episode(test, seed=1)], policy=ExpertPolicy(), seats=seats, layout=layout)
     said = [turn.said["memory"].text for turn in played.turns]
     assert recipe.players.memory is not None

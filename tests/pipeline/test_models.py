@@ -1,4 +1,4 @@
-"""``RunModels`` of a recipe: the environments that it makes for itself."""
+"""``Team`` of a recipe: the environments that it makes for itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reflectrl.config import load_recipe
 from reflectrl.core import register_env
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.models import RunModels
+from reflectrl.pipeline.team import Team
 
 OPEN: list[NumberLine] = []
 
@@ -28,10 +28,10 @@ class OpenLine(NumberLine):
 
 def test_environments_made_to_read_their_rules_and_labels_are_closed(tmp_path: Path) -> None:
     register_env(OpenLine.name, OpenLine)
-    models = RunModels(load_recipe("number_line/nano", [f"env.name={OpenLine.name}"]), RunFolder(tmp_path))
+    models = Team(load_recipe("number_line/nano", [f"env.name={OpenLine.name}"]), RunFolder(tmp_path))
     assert models.instructions == OpenLine.instructions
     assert models.layout.labels == "letters"
     assert len(models.labels) == OpenLine.max_actions
     assert OPEN == []
-    env = models.env({})  # this one belongs to its caller
+    [env] = models.env()  # this one belongs to its caller
     assert [env] == OPEN

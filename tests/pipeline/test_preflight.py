@@ -15,12 +15,12 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 
 import reflectrl as rl
 from reflectrl.config.endpoint import endpoints_of
-from reflectrl.config.model import ModelSection
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.nested import section_at
 from reflectrl.core.settings import sections_of, settings_fields
 from reflectrl.data_gen.generate import Spending
+from reflectrl.models.section import ModelSection
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.preflight import preflight

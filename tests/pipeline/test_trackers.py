@@ -23,10 +23,10 @@ from warm_processes import WarmProcess
 
 from reflectrl.core import Choice, Observation, Task, Trajectory, Utterance, Written
 from reflectrl.core.jsonl import decode
+from reflectrl.core.metric import metrics_of, tracked
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.trackers import transcript
 from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.rollout.metrics import metrics_of, tracked
 
 RESULTS = ("metrics.jsonl", "trajectories", "policy", "checkpoints/rlft/checkpoint-4/reflectrl_state_0.json")
 

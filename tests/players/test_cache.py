@@ -3,8 +3,8 @@ from __future__ import annotations
 from records import shown
 
 from reflectrl.core import Utterance
-from reflectrl.players.cache import CachedPlayer
 from reflectrl.prompts import Prompt
+from reflectrl.prompts.players import CachedPlayer
 
 
 class Echo(CachedPlayer):

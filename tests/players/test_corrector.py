@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pictured import PICTURES
@@ -15,17 +16,24 @@ from thinkers import Thinks
 from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Reading, WorkFailed, make_env
 from reflectrl.core.chat import BadReply
 from reflectrl.endpoint.account import Account, Price
+from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import Informed, ReadsHints, RuleCorrector, Seat
-from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.chat import read_correction
-from reflectrl.prompts.views import State, menu_view
+from reflectrl.prompts.players import ReadsHints
+from reflectrl.prompts.views import State
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.thoughts import known, thought_means
+from reflectrl.seats.corrector import Informed, RemoteCorrector, RuleCorrector, read_correction
+from reflectrl.seats.table import Seat, menu_view
 
 LAYOUT = PromptFormat(history=2, action_mode="thought_choice")
 ROOM = Observation("Number 3, target 5.", ("add one", "subtract one"))
+
+
+def remote(endpoint: Endpoint, account: Account | None = None, **settings: Any) -> RemoteCorrector:
+    """Return a corrector that goes on without a reply."""
+    return RemoteCorrector(ChatClient(endpoint, account=account, skip_failures=True), **settings)
 
 
 def thinking(thought: str | None, action: str = "add one", right: bool | None = None, *, hints: bool = False):
@@ -76,7 +84,7 @@ def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer
         return next((answer for word, answer in answers.items() if word in chat[1]["content"]), "no idea")
 
     endpoint.reply = reply
-    corrector = RemoteCorrector(endpoint.at())
+    corrector = remote(endpoint.at())
     views = [thinking(text) for text in ("It is higher.", "It is lower.", "Who knows?", "", None)]
     words = [words.text for words in corrector.say(views, [0.0] * 5)]
     assert words == ["", "It is higher.", "", "It is not empty.", ""]
@@ -91,7 +99,7 @@ def test_a_corrector_answers_the_questions_of_its_task_before_it_evaluates(endpo
     questions = ("Which number is it?", "Is the target lower?")
     views = [thinking("It is lower.")]
     for asks in (questions, ()):
-        [words] = RemoteCorrector(endpoint.at(), questions=asks).say(views, [0.0])
+        [words] = remote(endpoint.at(), questions=asks).say(views, [0.0])
         assert words.text == "It is higher."
     (role, asked), (general, plain) = ([turn["content"] for turn in request.chat] for request in endpoint.requests)
     assert asked == f"{plain}\nQuestions:\n1. Which number is it?\n2. Is the target lower?"
@@ -102,20 +110,20 @@ def test_a_corrector_answers_the_questions_of_its_task_before_it_evaluates(endpo
 
 def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: "no idea"
-    [words] = RemoteCorrector(endpoint.at(), instead="I do not know.").say([thinking("It is lower.")], [0.0])
+    [words] = remote(endpoint.at(), instead="I do not know.").say([thinking("It is lower.")], [0.0])
     assert words.text == "I do not know."
     with pytest.raises(WorkFailed):
-        RemoteCorrector(endpoint.at(), instead=None).say([thinking("It is lower.")], [0.0])
+        RemoteCorrector(ChatClient(endpoint.at()), instead=None).say([thinking("It is lower.")], [0.0])
 
 
 def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoint: ScriptedEndpoint) -> None:
     there, account = endpoint.at(max_attempts=2, timeout_s=0.5, price=Price(prompt=0.0, completion=1e6)), Account()
-    garbage = RemoteCorrector(there, account=account)
+    garbage = remote(there, account)
     assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is no answer
     assert (len(endpoint.requests), garbage.client.usage.rejected, account.spent) == (2, 1, 2 * 5.0)
     for asked, fault in ((4, "500"), (6, "slow:9")):
         endpoint.faults.extend([fault] * 2)
-        corrector, began = RemoteCorrector(there), time.monotonic()
+        corrector, began = remote(there), time.monotonic()
         assert corrector.say([thinking("It is lower.")], [0.0])[0].text == ""
         assert (len(endpoint.requests), corrector.misses) == (asked, (1, 1))
         assert time.monotonic() - began < 9  # it would take 18 s to wait for both slow replies
@@ -125,21 +133,21 @@ def test_training_goes_on_without_a_corrector_that_is_down_for_as_many_thoughts_
     endpoint: ScriptedEndpoint,
 ) -> None:
     endpoint.faults.extend(["500"] * 9)
-    corrector = RemoteCorrector(endpoint.at(max_attempts=2, max_rejected=2))
+    corrector = remote(endpoint.at(max_attempts=2, max_rejected=2))
     thoughts = ["It is lower.", "It is far.", "It is near."]
     assert [corrector.say([thinking(text)], [0.0])[0].text for text in thoughts[:2]] == ["", ""]
     with pytest.raises(WorkFailed, match="max_rejected=2"):
         corrector.say([thinking(thoughts[2])], [0.0])
     assert corrector.client.usage.rejected == 3
     with pytest.raises(WorkFailed, match="max_attempts"):
-        RemoteCorrector(endpoint.at(max_attempts=2), instead=None).say([thinking("It is lower.")], [0.0])
+        RemoteCorrector(ChatClient(endpoint.at(max_attempts=2)), instead=None).say([thinking("It is lower.")], [0.0])
 
 
 @pytest.mark.parametrize("legal", [False, True])
 def test_no_call_is_paid_for_a_text_without_a_legal_action(legal: bool, endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "NO", "correction": "It is higher."}'
     env, account = NumberLine(size=6), Account()
-    seats = [Seat("corrector", RemoteCorrector(endpoint.at(), account=account))]
+    seats = [Seat("corrector", remote(endpoint.at(), account))]
     episodes = [Episode(env.tasks("train")[0], seed) for seed in range(2)]
     played = rollout([env], episodes, policy=Thinks("It is lower.", legal), seats=seats, layout=LAYOUT)
     turns = [turn for each in played for turn in each.turns]
@@ -160,7 +168,7 @@ def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_
     tool: bool, endpoint: ScriptedEndpoint
 ) -> None:
     endpoint.reply = lambda _: '{"evaluation": "YES"}'
-    corrector = RemoteCorrector(endpoint.at())
+    corrector = remote(endpoint.at())
     seats = [Seat("corrector", Informed(corrector) if tool else corrector)]
 
     def played(env: NatLangEnv, count: int) -> None:
@@ -181,10 +189,10 @@ def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_
 def test_only_a_corrector_with_a_tool_is_shown_what_the_solver_found(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "YES"}'
     for hints, shown in ((False, False), (True, True)):
-        RemoteCorrector(endpoint.at()).say([thinking("It is lower.", hints=hints)], [0.0])
+        remote(endpoint.at()).say([thinking("It is lower.", hints=hints)], [0.0])
         assert ("A solver found: The target is 2 above.\n" in endpoint.requests[-1].chat[1]["content"]) == shown
-    assert not isinstance(RemoteCorrector(endpoint.at()), ReadsHints)
-    assert isinstance(Informed(RemoteCorrector(endpoint.at())), ReadsHints)
+    assert not isinstance(remote(endpoint.at()), ReadsHints)
+    assert isinstance(Informed(remote(endpoint.at())), ReadsHints)
 
 
 def test_a_corrector_is_shown_pictures_in_place_of_text_where_it_reads_them(endpoint: ScriptedEndpoint) -> None:
@@ -192,13 +200,13 @@ def test_a_corrector_is_shown_pictures_in_place_of_text_where_it_reads_them(endp
     seen, layout = replace(ROOM, text="", images=(PICTURES[0],)), replace(LAYOUT, images=("corrector",))
     state = State(seen, said={"policy": "It is lower."})
     view = menu_view("corrector", layout, state, layout.menu_of(seen), action="add one")
-    RemoteCorrector(endpoint.at(), images=True).say([view], [0.0])
+    remote(endpoint.at(), images=True).say([view], [0.0])
     shown, text = endpoint.requests[-1].chat[1]["content"]
     data = base64.b64encode(PICTURES[0].data).decode()
     assert shown == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     assert text["text"].startswith("Past: none\nPossible moves: add one, subtract one\nThought: It is lower.")
     with pytest.raises(InvalidInput, match="reads text"):
-        RemoteCorrector(endpoint.at()).say([view], [0.0])
+        remote(endpoint.at()).say([view], [0.0])
 
 
 def test_a_rule_rewrites_what_the_environment_finds_wrong_and_nothing_else() -> None:

@@ -7,8 +7,8 @@ import pytest
 from records import policy_prompt_of, reflector_prompt_of, shown
 
 from reflectrl.core import Choice, Hints, Observation
-from reflectrl.players.human import HumanPolicy, HumanReflector, PlayerLeft
 from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.seats.human import HumanPolicy, HumanReflector, PlayerLeft
 
 LAYOUT = PromptFormat(instructions="Leave the house.", labels="letters")
 HALL = Observation("A hall.", ("go east", "go west", "Sing", "quit smoking"))

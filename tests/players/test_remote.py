@@ -15,10 +15,11 @@ from reflectrl.core import WorkFailed
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.labels import LabelWays
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import RandomPolicy, reflecting
-from reflectrl.players.remote import RemotePolicy, RemoteReflector
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy, RemotePolicy
+from reflectrl.seats.reflector import RemoteReflector
+from reflectrl.seats.table import reflecting
 
 CALLS = 64
 IN_FLIGHT = 32
@@ -40,7 +41,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 
 def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda chat: f"thoughts on\n {chat[-1]['content']}"
-    greedy = RemoteReflector(endpoint.at())
+    greedy = RemoteReflector(ChatClient(endpoint.at()))
     views = shown([Prompt("", (), text) for text in ("here", "there", "here")])
     said = greedy.say(views, [0.0] * 3)
     assert [(words.text, words.tokens) for words in said] == [
@@ -48,13 +49,14 @@ def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time
     ]
     assert greedy.say(views, [0.0] * 3) == said
     assert (greedy.hit_rate, sorted(users(endpoint))) == (pytest.approx(4 / 6), ["here", "there"])
-    RemoteReflector(endpoint.at(temperature=0.7)).say([views[0]] * 2, [0.1, 0.2])
+    RemoteReflector(ChatClient(endpoint.at(temperature=0.7)), is_sampled=True).say([views[0]] * 2, [0.1, 0.2])
     assert users(endpoint)[2:] == ["here", "here"]
 
 
 def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: ScriptedEndpoint) -> None:
-    policy = RemotePolicy(endpoint.at())
-    policy.client.ways = LabelWays(policy.client.endpoint, ["text"])
+    client = ChatClient(endpoint.at())
+    client.ways = LabelWays(client.endpoint, ["text"])
+    policy = RemotePolicy(client)
     endpoint.reply = lambda chat: "Who knows" if len(chat) == 2 else " **1**.\n"
     [decision] = policy.act(TO_ACT, [0.0])
     assert (decision.choice.index, decision.action, decision.choice.probabilities) == (1, "go west", ())
@@ -71,7 +73,7 @@ def test_a_rollout_fills_its_calls_in_flight_over_connections_that_close_with_th
     endpoint: ScriptedEndpoint,
 ) -> None:
     endpoint.latency_s = 0.05
-    reflector = RemoteReflector(endpoint.at(concurrency=IN_FLIGHT, temperature=0.7))
+    reflector = RemoteReflector(ChatClient(endpoint.at(concurrency=IN_FLIGHT, temperature=0.7)), is_sampled=True)
     envs = [NumberLine(size=8) for _ in range(CALLS)]
     tasks = envs[0].tasks("train")
     episodes = [Episode(tasks[number % len(tasks)], number) for number in range(CALLS)]

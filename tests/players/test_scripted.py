@@ -5,9 +5,12 @@ import math
 import pytest
 
 from reflectrl.core import Hints, InvalidInput, Observation, Utterance
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, ReadsHints, ScriptedReflector
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.views import State, menu_view, view
+from reflectrl.prompts.players import ReadsHints
+from reflectrl.prompts.views import State
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector
+from reflectrl.seats.table import menu_view, view
 
 LAYOUT = PromptFormat(labels="letters", shuffle=True)
 HERE = Observation("A hall.", ("go", "wait", "sing", "leave"))

@@ -10,9 +10,12 @@ from records import prompts_of
 
 from reflectrl.core import Image, InvalidInput, Observation
 from reflectrl.core.jsonl import decode, encode
-from reflectrl.players import ExpertPolicy, ExpertReflector, reflecting
 from reflectrl.prompts import History, PromptFormat
+from reflectrl.prompts.views import Role
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 
 HALL = Observation("A hall.\nIt is dark.", ("go",))
 CELLAR = Observation("A cellar with a long story.", ("dig",), short="cellar")
@@ -21,7 +24,7 @@ PAST = {"past": ["go", "dig"], "visited": [HALL, CELLAR], "rewards": [-0.5, 1]}
 
 
 def text(layout: PromptFormat, observation: Observation = HERE, **past: object) -> str:
-    return layout.prompt("reflector", observation, said={}, **{**PAST, **past}).text
+    return layout.prompt(Role("reflector"), observation, said={}, **{**PAST, **past}).text
 
 
 def test_a_transition_is_a_state_or_its_short_form_the_action_and_the_reward_if_asked_for() -> None:
@@ -40,7 +43,7 @@ def test_a_transition_is_a_state_or_its_short_form_the_action_and_the_reward_if_
 @pytest.mark.parametrize(("steps", "shown"), [(0, ""), (1, "cellar\nPast: dig\n")])
 def test_the_oldest_steps_are_left_out_whole(steps: int, shown: str) -> None:
     assert text(PromptFormat(history=History(steps, "transitions"))) == f"{shown}A garden.\nReflection:"
-    whole = PromptFormat(history=History(show="transitions")).prompt("reflector", HERE, said={}, **PAST)
+    whole = PromptFormat(history=History(show="transitions")).prompt(Role("reflector"), HERE, said={}, **PAST)
     assert whole.fit(lambda prompt: len(prompt.text), len(whole.text) - 1).history == ("cellar\nPast: dig\n",)
 
 

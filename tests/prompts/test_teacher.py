@@ -10,7 +10,8 @@ from reflectrl.prompts import Menu, Prompt, PromptFormat, TeacherPrompts
 from reflectrl.prompts.chat import policy_chat, read_label
 from reflectrl.prompts.discretion import claims, leaks
 from reflectrl.prompts.teacher import read_discreet, read_honest
-from reflectrl.prompts.views import State, View, view
+from reflectrl.prompts.views import State, View
+from reflectrl.seats.table import view
 
 HALL = Observation("A hall.", ("go east", "go west"), task="Find the door.")
 PROMPTS = TeacherPrompts("Find the exit.")

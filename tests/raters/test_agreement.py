@@ -13,9 +13,8 @@ from run_folders import iteration, make_run
 from reflectrl.core import WorkFailed
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.layout import RATINGS
-from reflectrl.raters import Ratings, agreement
-from reflectrl.raters.agreement import check_failures, rank_correlation
 from reflectrl.report import report
+from reflectrl.rollout.agreement import Ratings, agreement, check_failures, rank_correlation
 
 
 def ratings(levels, success, returns=None, iteration=0) -> Ratings:

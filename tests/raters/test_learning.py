@@ -13,10 +13,11 @@ from tiny_rlft import EXPERT, config, ppo, value_head
 from reflectrl.config.rlft import EntropyBonus, Stage, Terms
 from reflectrl.core import Utterance
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import Player, Seat
+from reflectrl.prompts.players import Player
+from reflectrl.prompts.rating import Scale, level_of
 from reflectrl.prompts.views import View
-from reflectrl.raters import RuleRater, Scale
-from reflectrl.raters.scale import level_of
+from reflectrl.seats.rater import RuleRater
+from reflectrl.seats.table import Seat
 from reflectrl.training.rlft import ReflectRLTrainer
 
 

@@ -7,12 +7,13 @@ from tiny import LAYOUT, gpt2, tokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.models.judge import LocalModel
 from reflectrl.models.load import LanguageModel
-from reflectrl.players import RandomPolicy, Seat
-from reflectrl.raters import Questions, Rater, Scale
-from reflectrl.raters.local import LocalModel
-from reflectrl.raters.scale import level_of
+from reflectrl.prompts.rating import Questions, Scale, level_of
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.rater import Rater
+from reflectrl.seats.table import Seat
 
 SCALE = Scale(("bad", "good"), "raw")
 MAX_LENGTH = 512

@@ -15,16 +15,17 @@ from records import chose
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory, Turn, Utterance, WorkFailed, make_env
+from reflectrl.core.drawing import COLUMNS, GAP, strip
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.labels import LabelWays
-from reflectrl.players import ExpertPolicy, Seat
 from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import View
-from reflectrl.raters import Questions, Rater, Scale
-from reflectrl.raters.rater import median_level
-from reflectrl.raters.remote import RemoteModel
-from reflectrl.raters.strip import COLUMNS, GAP, strip
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import rated
+from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.rater import Rater, RemoteModel, median_level
+from reflectrl.seats.table import Seat
 
 ACTIONS = ("go left", "go right")
 RAW = Scale(reward="raw")
@@ -53,7 +54,7 @@ class Seated:
     ) -> None:
         questions = questions or Questions("Do not hurry.", scale=RAW)
         self.images = ("rater",) if questions.images else ()
-        self.model = RemoteModel(endpoint.at(**settings), questions.scale)
+        self.model = RemoteModel(ChatClient(endpoint.at(**settings), skip_failures=True), questions.scale)
         self.model.client.ways = LabelWays(self.model.client.endpoint, ["text"])
         self.seats = [Seat("rater", Rater(self.model, questions, votes))]
 

@@ -6,11 +6,13 @@ import pytest
 
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.players import RandomPolicy, Seat
 from reflectrl.prompts import PromptFormat
-from reflectrl.raters import RuleRater, Scale, agreement
-from reflectrl.raters.agreement import ratings_of
+from reflectrl.prompts.rating import Scale
 from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.agreement import agreement, ratings_of
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.rater import RuleRater
+from reflectrl.seats.table import Seat
 
 
 def played(rater: RuleRater, env: NatLangEnv, episodes: int, split: str = "train") -> list[Trajectory]:

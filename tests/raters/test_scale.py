@@ -6,7 +6,7 @@ import pytest
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.chat import BadReply
-from reflectrl.raters.scale import Scale, level_of
+from reflectrl.prompts.rating import Scale, level_of
 
 SCALE = Scale()
 

@@ -10,9 +10,11 @@ import faulty
 import pytest
 
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
-from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
 

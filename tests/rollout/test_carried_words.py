@@ -17,15 +17,17 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task,
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.rows import with_wrong_notes
 from reflectrl.data_gen.samples import Sample
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.players import ExpertPolicy, ExpertReflector, Player, ScriptedReflector, reflecting
-from reflectrl.players.cache import CachedPlayer
-from reflectrl.players.remote import RemoteReflector
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.views import State, view
+from reflectrl.prompts.players import CachedPlayer, Player
+from reflectrl.prompts.views import State
 from reflectrl.report.reflector import judged_steps
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.reflector import ExpertReflector, RemoteReflector, ScriptedReflector
+from reflectrl.seats.table import reflecting, view
 from reflectrl.workers.pool import WorkerPool
 
 register_env("note", Note)
@@ -177,7 +179,7 @@ def test_a_chat_teacher_and_a_remote_reflector_are_shown_their_words_and_told_to
     assert others == ["A corridor.\nBefore: Words 1.", "Doors.\nBefore: Words 2."]
     assert all("After `Before:` stands your reflection" in chat[0]["content"] for chat in chats)
     endpoint.requests.clear()
-    played(LAYOUT, RemoteReflector(Endpoint(base_url=endpoint.url)))
+    played(LAYOUT, RemoteReflector(ChatClient(Endpoint(base_url=endpoint.url))))
     assert any("Before: Words" in request.chat[1]["content"] for request in endpoint.requests)
     assert all("After `Before:` stands your reflection" in request.chat[0]["content"] for request in endpoint.requests)
 

@@ -4,9 +4,9 @@ import pytest
 
 from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
-from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.evaluate import fixed_episodes, play_all
+from reflectrl.seats.policy import RandomPolicy
 
 
 def fixed(split="test", episodes=None, max_tasks=None, seed=0):

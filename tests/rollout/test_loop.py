@@ -7,9 +7,11 @@ from thinkers import Thinks
 
 from reflectrl.core import EpisodeFailed, Utterance, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 
 LAYOUT = PromptFormat(history=1, shuffle=True)
 

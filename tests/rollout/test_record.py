@@ -21,12 +21,14 @@ from reflectrl.core import (
     WorkFailed,
     make_env,
 )
-from reflectrl.players import ExpertPolicy, ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import History, Prompt, PromptFormat
-from reflectrl.prompts.views import MOMENTS, MenuView, State, view
+from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import end_of, policy_views
+from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import MOMENTS, reflecting, view
 
 LAYOUT = PromptFormat(instructions="Walk.", history=2, labels="letters", shuffle=True)
 HEADER = Header("number_line", {"size": 10}, LAYOUT)

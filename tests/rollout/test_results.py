@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from reflectrl.core import InvalidInput, make_env
-from reflectrl.players import RandomPolicy
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.results import read_results, summarise, write_results
+from reflectrl.seats.policy import RandomPolicy
 
 
 @pytest.fixture

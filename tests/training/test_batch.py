@@ -14,7 +14,7 @@ from tiny_rlft import ppo, value_head
 from reflectrl.config.advantage import BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
 from reflectrl.config.rlft import EntropyBonus, Reinforce, RLFTSettings, Term
 from reflectrl.core import Observation, Task, Trajectory, Written
-from reflectrl.players import Seat
+from reflectrl.seats.table import Seat
 from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
 from reflectrl.training.objective import Objective, step_losses
 

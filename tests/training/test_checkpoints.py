@@ -24,12 +24,12 @@ from tiny_rlft import Killed, run, value_head
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Replay, Stage
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
+from reflectrl.models.section import LoraSection
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 

@@ -7,12 +7,13 @@ from tiny import gpt2
 from tiny_rlft import config, run
 
 from reflectrl.config.advantage import GAE, ValueHead
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import PPO, EntropyTarget, Stage, Term, Terms, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
-from reflectrl.players import ScriptedReflector, Seat
+from reflectrl.models.section import LoraSection
 from reflectrl.prompts import PromptFormat
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import Seat
 
 
 @pytest.mark.parametrize(

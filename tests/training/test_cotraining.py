@@ -9,12 +9,12 @@ import torch
 from tiny import LABELS, LAYOUT, encoder, gpt2, tokenizer
 from tiny_rlft import Killed, Run, ppo, run, value_head
 
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import Stage, Term, Terms
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.reflecting import ACTING, REFLECTING, add_reflector
+from reflectrl.models.section import LoraSection
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts.format import AFTER_THOUGHT, before_reflection, with_reflection
 from reflectrl.rollout.turn import policy_views

@@ -16,7 +16,7 @@ from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES
-from reflectrl.players import ExpertReflector
+from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.training.filtered import FilteredCloning
 from reflectrl.training.rlft import ReflectRLTrainer
 

@@ -14,17 +14,17 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache,
 from tiny_rlft import Killed, config, ppo, run, value_head
 
 from reflectrl.config.advantage import LeaveOneOut, NoBaseline, StepGroup
-from reflectrl.config.model import LoraSection
 from reflectrl.config.rlft import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.reflector import LMReflector
-from reflectrl.players import Seat
+from reflectrl.models.section import LoraSection
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.curriculum import Curriculum

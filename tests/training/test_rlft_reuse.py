@@ -9,11 +9,11 @@ import torch
 from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import ppo, run, value_head
 
-from reflectrl.config.model import LoraSection, ModelSection
 from reflectrl.config.rlft import EntropyBonus, Stage, Terms
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.section import LoraSection, ModelSection
 from reflectrl.prompts import History
 
 pytestmark = pytest.mark.numerical

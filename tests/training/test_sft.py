@@ -9,7 +9,6 @@ import torch
 from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_row, save_tiny
 from tiny_sft import fine_tune
 
-from reflectrl.config.model import LoraSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
@@ -17,6 +16,7 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
 from reflectrl.models.reflector import LMReflector
+from reflectrl.models.section import LoraSection
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint

@@ -18,18 +18,21 @@ from tiny_rlft import config, value_head
 from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
 from reflectrl.config.rlft import RLFTSettings, Stage, Terms, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
+from reflectrl.endpoint.chat import ChatClient
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.thinking import writing_policy
-from reflectrl.players import ExpertCorrector, Informed, RandomPolicy, ScriptedReflector, Seat
-from reflectrl.players.remote import RemoteCorrector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import json_answer
-from reflectrl.raters.corrector import LocalCorrector
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.base import FrozenModel
+from reflectrl.seats.corrector import ExpertCorrector, Informed, LocalCorrector, RemoteCorrector
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
@@ -280,7 +283,7 @@ def test_texts_that_the_limit_cut_off_are_counted(tmp_path):
 def test_a_corrector_without_usable_answers_is_counted_and_leaves_only_the_policy_gradient(endpoint, tool, tmp_path):
     """G6: bounded attempts, counted, no NaN."""
     endpoint.reply = lambda _: "no idea"
-    corrector = RemoteCorrector(endpoint.at(max_attempts=2, max_rejected=1000))
+    corrector = RemoteCorrector(ChatClient(endpoint.at(max_attempts=2, max_rejected=1000), skip_failures=True))
     seat = Seat("corrector", Informed(corrector) if tool else corrector)
     [(plain, _), _] = reported(tmp_path / "without")
     [(done, fresh), (other, _)] = reported(tmp_path / "garbage", ThoughtTerm(), seat)
@@ -357,7 +360,7 @@ def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
 def test_a_local_corrector_is_frozen(tmp_path):
     model = gpt2(1, spread=0.3, n_positions=512)
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    corrector = LocalCorrector(LanguageModel(model, tokenizer()), max_length=512)
+    corrector = LocalCorrector(FrozenModel(LanguageModel(model, tokenizer()), 512))
     _, trainer = trainer_of(tmp_path, ThoughtTerm(), [Seat("corrector", corrector)])
     trainer.train()
     assert corrector._known  # it was asked

@@ -18,10 +18,10 @@ from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.policy import LMPolicy
-from reflectrl.players import Seat
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate
 from reflectrl.rollout.validated import Validated
+from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.collector import Collector
 from reflectrl.training.validation import Validator

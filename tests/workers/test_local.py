@@ -13,9 +13,11 @@ from thinkers import Thinks
 from reflectrl.config import load_recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import WorkFailed, make_env
-from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.local import LocalEnvs
 

@@ -29,9 +29,11 @@ from reflectrl.core import (
     make_env,
     register_env,
 )
-from reflectrl.players import ExpertReflector, RandomPolicy, reflecting
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.table import reflecting
 from reflectrl.workers.env import gather, send
 from reflectrl.workers.limits import WorkerLimits
 from reflectrl.workers.pool import WorkerPool
