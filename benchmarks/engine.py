@@ -65,7 +65,7 @@ from transformers import LlamaConfig
 
 from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import add_choice_head
-from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.load import adopt_kernels
 from reflectrl.models.precision import Precision
 from reflectrl.models.section import LoraSection, ModelSection
 from reflectrl.prompts.players import Player

@@ -21,12 +21,11 @@ from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.models.kernels import adopt_kernels, round_frozen
+from reflectrl.models.load import adopt_kernels, round_frozen
 from reflectrl.models.policy import LMPolicy, Scores
 from reflectrl.models.precision import Precision
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import ModelSection
-from reflectrl.models.writer import SamplerProcessor
+from reflectrl.models.writer import LMReflector, SamplerProcessor
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective

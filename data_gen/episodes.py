@@ -13,7 +13,7 @@ from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chat import read_reflection
-from reflectrl.prompts.discretion import leaks
+from reflectrl.prompts.teacher import leaks
 from reflectrl.prompts.views import State, View
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.turn import menu_of

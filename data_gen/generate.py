@@ -29,13 +29,13 @@ from reflectrl.data_gen.demonstrations import (
 )
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
-from reflectrl.data_gen.in_view import words_in_view
 from reflectrl.data_gen.rows import (
     policy_row,
     reflector_row,
     with_misread_states,
     with_unreliable_reflections,
     with_wrong_notes,
+    words_in_view,
     write_rows,
 )
 from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples

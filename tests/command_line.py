@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from reflectrl.cli import main
-from reflectrl.cli.quiet import LIBRARIES
+from reflectrl.cli.terminal import LIBRARIES
 
 
 @dataclass(frozen=True)

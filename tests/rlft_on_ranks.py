@@ -28,7 +28,7 @@ from reflectrl.seats.memory import GrowingMemory
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.ranks import episodes_of_ranks
+from reflectrl.training.learner import episodes_of_ranks
 
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],

@@ -19,8 +19,8 @@ from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import LoraSection
+from reflectrl.models.writer import LMReflector
 from reflectrl.training.checkpoints import last_checkpoint
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS has no deterministic matrix products

@@ -92,7 +92,6 @@ def test_imports_point_down() -> None:
         for name in names:
             top, below, *_ = [*name.split("."), "", ""]
             up = top == "reflectrl" and below in MAY_IMPORT and below not in {room, *MAY_IMPORT[room]}
-            up = up and (room, *name.split(".")[1:3]) != ("report", "training", "progress")  # a record, without torch
             # the folders next to the package are imported through it
             if up or room not in MAY_BE_IMPORTED_BY.get(top, {room}) or top in {"envs", "data_gen", "recipes"}:
                 wrong.append(f"{module} imports {name}")

@@ -55,7 +55,7 @@ API = {
             "reflectrl.data_gen.rows",
         ],
     ),
-    "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.reflector"]),
+    "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.writer"]),
     "training": (
         "Training",
         [
@@ -78,7 +78,7 @@ API = {
     ),
     "sharing": (
         "Sharing and serving",
-        ["reflectrl.sharing.export", "reflectrl.sharing.hub", "reflectrl.serving.wire", "reflectrl.skeleton"],
+        ["reflectrl.sharing.export", "reflectrl.sharing.export", "reflectrl.serving.wire", "reflectrl.skeleton"],
     ),
 }
 """Page to its title and modules."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from reflectrl.cli.quiet import hush_libraries
+from reflectrl.cli.terminal import hush_libraries
 from reflectrl.core import ReflectRLError
 from reflectrl.core.foreign import message_of
 

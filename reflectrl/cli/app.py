@@ -8,22 +8,7 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import (
-    audit,
-    compare,
-    doctor,
-    envs,
-    estimate,
-    explore,
-    export,
-    models,
-    new_env,
-    play,
-    recipes,
-    reports,
-    serve,
-    stages,
-)
+from reflectrl.cli import agents, doctor, envs, estimate, explore, models, play, recipes, results, stages
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -61,21 +46,21 @@ app.command("gen-data", rich_help_panel=STAGES)(stages.gen_data)
 app.command("sft", rich_help_panel=STAGES)(stages.sft)
 app.command("rlft", rich_help_panel=STAGES)(stages.rlft)
 app.command("eval", rich_help_panel=STAGES)(stages.evaluate)
-app.command("report", rich_help_panel=RESULTS)(reports.report)
-app.command("compare", rich_help_panel=RESULTS)(compare.compare)
-app.command("runs", rich_help_panel=RESULTS)(compare.list_runs)
-app.command("audit-rater", rich_help_panel=RESULTS)(audit.audit_rater)
-app.command("audit-reflector", rich_help_panel=RESULTS)(audit.audit_reflector)
-app.command("train-rater", rich_help_panel=AGENTS)(audit.train_rater)
+app.command("report", rich_help_panel=RESULTS)(results.report)
+app.command("compare", rich_help_panel=RESULTS)(results.compare)
+app.command("runs", rich_help_panel=RESULTS)(results.list_runs)
+app.command("audit-rater", rich_help_panel=RESULTS)(results.audit_rater)
+app.command("audit-reflector", rich_help_panel=RESULTS)(results.audit_reflector)
+app.command("train-rater", rich_help_panel=AGENTS)(results.train_rater)
 app.command("play", rich_help_panel=AGENTS)(play.play)
 app.command("explore", rich_help_panel=AGENTS)(explore.explore)
-app.command("serve", rich_help_panel=AGENTS)(serve.serve)
-app.command("export", rich_help_panel=AGENTS)(export.export)
+app.command("serve", rich_help_panel=AGENTS)(agents.serve)
+app.command("export", rich_help_panel=AGENTS)(agents.export)
 app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
 app.add_typer(models.app, name="models", rich_help_panel=SETUP)
 app.command("estimate", rich_help_panel=SETUP)(estimate.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
-app.command("new-env", rich_help_panel=SETUP)(new_env.new_env)
+app.command("new-env", rich_help_panel=SETUP)(envs.new_env)
 app.command("doctor", rich_help_panel="Installation")(doctor.doctor)
 
 

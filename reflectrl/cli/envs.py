@@ -1,13 +1,15 @@
-"""The check-env command: test an environment against the protocol that training relies on."""
+"""The commands about environments: check-env tests one, and new-env writes the package of one."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from reflectrl.cli.completion import complete_env
+from reflectrl.cli.shared import complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
 
@@ -56,3 +58,24 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
             raise InvalidInput(f"option {key} was given twice; give it once.")
         options[key], _ = read_yaml(value, f"option {option!r}")
     return options
+
+
+def new_env(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and underscores, e.g. treasure_map.")],
+    out: Annotated[Path | None, typer.Option(help="New folder for the package; default: ./NAME.")] = None,
+) -> None:
+    """Write a package with a working environment to start from.
+
+    It holds the environment, its expert, tests and a recipe, and can be installed as it is.
+    """
+    from reflectrl.skeleton import write_package
+
+    folder = out or Path(name)
+    for path in write_package(name, folder):
+        say(str(path))
+    # with the dot, a mistyped command cannot install a package of the same name from an index
+    place = shlex.quote(str(folder if folder.is_absolute() else f"./{folder}"))
+    say("\nNext:")
+    say(f"  pip install -e {place}")
+    say(f"  reflectrl check-env {name}")
+    say(f"  reflectrl run --recipe {shlex.quote(str(folder / 'recipes' / 'nano.yaml'))}")

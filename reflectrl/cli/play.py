@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reflectrl.cli.completion import complete_env, complete_run
-from reflectrl.cli.shared import AllowedHosts, check_belongs, only_one
+from reflectrl.cli.shared import AllowedHosts, check_belongs, complete_env, complete_run, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.text import counted

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from reflectrl.cli.completion import complete_recipe
+from reflectrl.cli.shared import complete_recipe
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_output

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reflectrl.cli.completion import complete_recipe, complete_run_name
-from reflectrl.cli.shared import Overrides
+from reflectrl.cli.shared import Overrides, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import STAGES
@@ -98,7 +97,7 @@ def rlft(
         return
     with profiling() as measured:
         _stages(("rlft",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
-    from reflectrl.report.profile import print_profile
+    from reflectrl.report.table import print_profile
 
     print_profile(measured)
 

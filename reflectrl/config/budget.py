@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reflectrl.core.nested import dotted
+from reflectrl.core.addresses import dotted
 from reflectrl.core.settings import Positive, Section
 
 

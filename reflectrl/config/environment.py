@@ -10,8 +10,7 @@ from typing import Any, Literal
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
 from reflectrl.core.layout import DATASET
-from reflectrl.workers.local import LocalEnvs
-from reflectrl.workers.pool import WorkerPool
+from reflectrl.workers.pool import LocalEnvs, WorkerPool
 
 
 def recipe_env(recipe: Recipe, run: Path, options: Mapping[str, Any] | None = None) -> NatLangEnv:

@@ -24,9 +24,9 @@ from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
+from reflectrl.core.addresses import section_at
 from reflectrl.core.files import read_text
 from reflectrl.core.layout import AGENT
-from reflectrl.core.nested import section_at
 from reflectrl.core.settings import default_kinds, misplaced_booleans, mistakes, refusal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from reflectrl.core.errors import InvalidInput
 from reflectrl.core.files import open_regular
 from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import BASE, LEDGER, LOOSE_FOLDERS, MADE_AGAIN, PRODUCTS, RECIPE
-from reflectrl.core.version import WRITTEN_BY, check_format
+from reflectrl.core.origin import WRITTEN_BY, check_format
 
 
 @dataclass(frozen=True)

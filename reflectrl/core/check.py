@@ -1,28 +1,189 @@
-"""``check_env``: tests whether an environment has the properties that training relies on, one small check for each."""
+"""``check_env``: tests whether an environment has the properties that training relies on; states that look alike."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, SupportsFloat
 
 import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from reflectrl.core.ambiguous import ambiguous_states
 from reflectrl.core.border import called
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EnvFailed, InvalidInput, passes
 from reflectrl.core.foreign import message_of
 from reflectrl.core.recreated import Recreated
 from reflectrl.core.registry import check_constructed
-from reflectrl.core.starts import shared_starts
-from reflectrl.core.text import holds, shown
+from reflectrl.core.text import counted, holds, shortened, shown
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task
+
+COMPARED = 48
+"""Maximum number of tasks of a split whose first states are compared: a reset may take a second."""
+
+
+REMEDY = (
+    "Unless what differs is hidden at first, results on such tasks say little about new states: vary the start with "
+    "the task in start(), choose options that do, or keep tasks that begin alike in one split."
+)
+
+
+def spread(tasks: Sequence[Task], most: int = COMPARED) -> list[Task]:
+    """Return ``most`` of the tasks at equal distances, or all if they are fewer."""
+    count = min(len(tasks), most)
+    return [tasks[number * len(tasks) // count] for number in range(count)]
+
+
+def shared_starts(env: NatLangEnv, most: int = COMPARED) -> list[str]:
+    """Return a sentence for each split with tasks that begin like a training task, and one on what to do.
+
+    Up to ``most`` tasks of each split are compared.
+    """
+    trained = spread(env.split_tasks("train"), most)
+    known: dict[tuple[str, ...], str] = {}
+    for task in trained:
+        known.setdefault(_start(env, task), task.id)
+    said = []
+    for split in env.splits[1:]:
+        tasks = spread(env.any_tasks(split), most)
+        alike = [(task.id, known[start]) for task in tasks if (start := _start(env, task)) in known]
+        if alike:
+            held_out, like = alike[0]
+            said.append(
+                f"{len(alike)} of {len(tasks)} {split} tasks that were compared begin like one of {len(trained)} "
+                f"training tasks, which have {counted(len(known), 'first state')}; {held_out!r} like {like!r}."
+            )
+    return [*said, REMEDY] if said else []
+
+
+def _start(env: NatLangEnv, task: Task) -> tuple[str, ...]:
+    env.reset(seed=0, options={"task": task})
+    return env.observation.shown
+
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ambiguity:
+    """Two states with equal texts and menus, different pasts, and different actions of the expert."""
+
+    text: str
+    """What both states show."""
+    tasks: tuple[str, str]
+    """Ids of their tasks."""
+    pasts: tuple[tuple[str, ...], tuple[str, ...]]
+    """Actions that led to them."""
+    actions: tuple[str, str]
+    """The expert's actions in them."""
+    share: float
+    """Fraction of the states played, from 0 to 1, whose text also needs another action."""
+    unexplained: float
+    """Fraction in which even equal texts and actions since the start do, so that a memory would not help."""
+
+    def __str__(self) -> str:
+        """Return a remark for the author of the environment: the finding, an example, and what to do."""
+        first, second = (
+            f"{action!r} in task {task!r} after {list(past)}"
+            for task, past, action in zip(self.tasks, self.pasts, self.actions, strict=True)
+        )
+        known = (
+            f" In {self.unexplained:.0%}, equal pasts do too: there the expert knows what no player can."
+            if self.unexplained
+            else ""
+        )
+        return (
+            f"Equal texts need different actions in {self.share:.0%} of the states played, such as "
+            f"{shortened(self.text, 80)!r}: the expert plays {first}, and {second}. Show past states "
+            "(prompt.history.show=transitions), let the reflector carry notes (players.reflector.carry=true), or put "
+            f"what is needed into the text.{known}"
+        )
+
+
+@dataclass(frozen=True)
+class _Visit:
+    task: Task
+    past: tuple[str, ...]
+    text: str
+    shown: tuple[Key, Key]
+    """What the state shows, and its menu."""
+    history: tuple[Key, ...]
+    """What the states before it showed, and the actions chosen in them."""
+    action: str
+    """The expert's."""
+
+
+def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity | None:
+    """Play ``env`` and look for states that show the same after different pasts, but need different actions.
+
+    Args:
+        env: an environment with an expert; its episode is replaced.
+        episodes: number of training tasks, drawn with ``seed``, each played by the expert, at random, and by both in
+            turns.
+        seed: seed of tasks, episodes and random actions.
+
+    Returns:
+        An example and how frequent such states are; ``None`` if there is none, or no expert.
+
+    Raises:
+        EnvFailed: the environment failed.
+
+    """
+    rng = random.Random(f"{seed} ambiguous states")
+    tasks = list(env.split_tasks("train"))
+    visits = [
+        visit
+        for task in rng.sample(tasks, min(episodes, len(tasks)))
+        for noise in (0.0, 0.5, 1.0)
+        for visit in _played(env, task, rng, noise)
+    ]
+    groups: dict[tuple[Key, Key], list[_Visit]] = defaultdict(list)
+    for visit in visits:
+        groups[visit.shown].append(visit)
+    found, unclear, unexplained = None, 0, 0
+    for group in groups.values():
+        if len({visit.action for visit in group}) == 1:
+            continue
+        unclear += len(group)
+        actions: dict[tuple[Key, ...], set[str]] = defaultdict(set)
+        for visit in group:
+            actions[visit.history].add(visit.action)
+        unexplained += sum(len(actions[visit.history]) > 1 for visit in group)
+        told = [visit for visit in group if len(actions[visit.history]) == 1]
+        other = next((visit for visit in told if visit.action != told[0].action), None)
+        found = found or (None if other is None else (told[0], other))
+    if found is None:
+        return None
+    one, two = found
+    return Ambiguity(
+        one.text,
+        (one.task.id, two.task.id),
+        (one.past, two.past),
+        (one.action, two.action),
+        unclear / len(visits),
+        unexplained / len(visits),
+    )
+
+
+def _played(env: NatLangEnv, task: Task, rng: random.Random, noise: float) -> Iterator[_Visit]:
+    """Play an episode with random actions at the rate ``noise``, up to a state in which the expert says nothing."""
+    env.reset(seed=rng.randrange(2**31), options={"task": task})
+    past: tuple[str, ...] = ()
+    history: tuple[Key, ...] = ()
+    over = False
+    while not over and (action := env.hints().action) is not None:
+        here = env.observation
+        yield _Visit(task, past, here.full_text, (here.shown, here.actions), history, action)
+        played = rng.choice(here.actions) if rng.random() < noise else action
+        _, _, terminated, truncated, _ = env.step(played)
+        past, history, over = (*past, played), (*history, here.shown, (played,)), terminated or truncated
+
 
 PASTS = 4
 """Number of tasks played to find equal texts that need different actions, for each episode played of a split."""

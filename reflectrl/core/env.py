@@ -22,7 +22,7 @@ from gymnasium.utils import seeding
 
 from reflectrl.core.border import Border, called, place_of
 from reflectrl.core.errors import EnvFailed, InvalidInput, WorkFailed, nearest
-from reflectrl.core.extras import Extras
+from reflectrl.core.extras import Extras, TextSpace
 from reflectrl.core.promises import (
     phrases,
     wrong_benchmark,
@@ -33,7 +33,6 @@ from reflectrl.core.promises import (
     wrong_tasks,
 )
 from reflectrl.core.recreated import Recreated
-from reflectrl.core.spaces import TextSpace
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
 
 _T = TypeVar("_T")

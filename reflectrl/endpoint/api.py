@@ -7,19 +7,277 @@ repeat calls that cannot succeed (an exhausted quota).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+import os
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+import httpx2
 import openai
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
+from reflectrl.core.chat import Messages
 from reflectrl.core.text import shortened
-from reflectrl.endpoint.dialect import complaints
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
-from reflectrl.endpoint.replies import PROMPT_CODES, UnusableReply, classify_error
-from reflectrl.endpoint.stream import joined
-from reflectrl.endpoint.transport import Silence, open_http, through_proxies, was_sent
+from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, answer_text, classify_error
+
+MAX_REPLY_BYTES = 4 * 2**20
+"""Maximum size of a reply; a chat completion of a million tokens is about as large."""
+MAX_BATCH_FILE_BYTES = 2**30
+"""Maximum size of a file of batch results, which holds up to 50,000 replies."""
+_POOL = httpx2.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=5.0)
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+_PROXY = re.compile(r"(\w+://[^\s/\[]|[^\s/:\[]+:\d|\[[0-9a-f:]+\]:\d|\w+://\S*\[[0-9a-f:]+\])", re.IGNORECASE)
+"""Beginning of a proxy's address: a scheme and a host, or a host and a port."""
+
+
+def open_http() -> httpx2.AsyncClient:
+    """Create the HTTP client with the proxy and the certificates of the environment; nothing is sent.
+
+    Raises:
+        InvalidInput: an environment variable for proxies or certificates cannot be used.
+
+    """
+    for name in _set(*_PROXIES):
+        if not _PROXY.match(os.environ[name]):
+            raise InvalidInput(
+                f"the environment variable {name} does not hold the address of a proxy; expected one like "
+                "http://proxy.example:3128: correct it, or unset it."
+            )
+    try:
+        return httpx2.AsyncClient(
+            timeout=None,  # each attempt has its own deadline
+            limits=_POOL,
+            follow_redirects=False,  # prompts are sent only to the server that the recipe names
+            headers={"accept-encoding": "identity"},  # a few compressed bytes could become gigabytes
+            event_hooks={"response": [_bound]},
+        )
+    except (ValueError, OSError, ImportError, httpx2.InvalidURL) as error:
+        reason = without_credentials(f"{type(error).__name__}: {error}").rstrip(". ")
+        names = ", ".join(_set(*_PROXIES, "NO_PROXY", *_CERTIFICATES))
+        raise InvalidInput(
+            f"no connection can be set up with the environment variables {names} ({reason}); correct the one that is "
+            "wrong, or unset it."
+        ) from None
+
+
+def through_proxies() -> str:
+    """Return ", through" and the environment variables that set a proxy, for messages; empty without any."""
+    return f", through {', '.join(names)}" if (names := _set(*_PROXIES)) else ""
+
+
+def was_sent(cause: object) -> bool:
+    """Return whether a request may have reached the server, of a connection error with this cause."""
+    return not isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | httpx2.ProxyError)
+
+
+def _set(*names: str) -> list[str]:
+    """Return those of ``names`` that are set, in upper or lower case."""
+    return [name for name in (*names, *map(str.lower, names)) if os.environ.get(name)]
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Make reading the body of ``response`` fail once it exceeds the size limit."""
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise UnusableReply(f"its reply is compressed ({encoding[:20]!r}), which was not asked for.", answered=True)
+    is_batch = response.request.url.path.endswith("/content")
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Bounded(response.stream, MAX_BATCH_FILE_BYTES if is_batch else MAX_REPLY_BYTES)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._stream:
+            size += len(part)
+            if size > self._max_bytes:
+                raise UnusableReply(f"its reply exceeds the limit of {self._max_bytes:,} bytes.", answered=True)
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Silence:
+    """Reports through ``tell`` that the server ``who``, which may be slow or still load its model, does not reply.
+
+    ``notice_s`` are the seconds until the first message; they double with each further one until a reply comes.
+    """
+
+    def __init__(self, who: str, notice_s: float, tell: Callable[[str], None]) -> None:
+        self._who = who
+        self._notice_s = notice_s
+        self._tell = tell
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self) -> None:
+        """Start waiting: a request was sent."""
+        if self._timer is None:
+            self._wait(self._notice_s, self._notice_s)
+
+    def end(self, *, waiting: bool = False) -> None:
+        """End the silence: a reply came, or all work ended. ``waiting`` for further replies begins the next one."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiting:
+            self.expect()
+
+    def _wait(self, seconds: float, waited: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._say, waited)
+
+    def _say(self, waited: float) -> None:
+        self._tell(f"still waiting for a reply from {self._who} ({waited:g} s).")
+        self._wait(waited, 2 * waited)
+
+
+def hang_up(runner: asyncio.Runner, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Close the connections and the event loop of a client that was deleted."""
+
+    def finish() -> None:
+        with runner:
+            runner.run(close())
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        finish()
+    else:  # garbage collection ran inside another event loop
+        thread = threading.Thread(target=finish)
+        thread.start()
+        thread.join()
+
+
+_LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+"""Names of the limit of tokens, each with its other name."""
+_UNKNOWN = re.compile(
+    r"un(supported|recogni[sz]ed|known|expected)|not (be )?(supported|permitted|allowed|recogni[sz]ed)|instead"
+    r"|extra|forbidden|deprecated|does not support",
+    re.IGNORECASE,
+)
+"""What a server says of a parameter that it does not know, rather than of its value."""
+_SYSTEM = re.compile(
+    r"system[ _]?(role|message|prompt|instruction)s?\b.{0,30}\b(not|n't|un)"
+    r"|(role|support).{0,30}\bsystem\b|\bsystem\b.{0,30}role"
+    r"|roles must alternate|only user(,| and| or).{0,30} (are|is) (supported|allowed)|developer instruction is not",
+    re.IGNORECASE,
+)
+"""What servers and chat templates say of a model without a system role."""
+_STREAM = re.compile(
+    r"(only|must|require|enable|need)\w*\b.{0,30}\bstream|\bstream\w*\b.{0,30}\b(only|required|must|be true)"
+    r"|non-?stream\w*\b.{0,30}\b(not|un)",
+    re.IGNORECASE,
+)
+"""What servers say that send their replies in parts only."""
+
+
+def complaints(text: str) -> frozenset[str]:
+    """Return which parts of a request an error's text complains of: names of the limit, "system" and "stream"."""
+    limits = [name for name in _LIMITS if re.search(rf"\b{name}\b", text)] if _UNKNOWN.search(text) else []
+    others = [name for name, words in (("system", _SYSTEM), ("stream", _STREAM)) if words.search(text)]
+    return frozenset([*limits, *others])
+
+
+class Dialect:
+    """Makes the requests to one server, and changes them once it has refused the usual form.
+
+    Args:
+        endpoint: the server.
+
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._changes: frozenset[str] = frozenset()
+
+    def body(self, chat: Messages, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON body of a call with further ``fields``."""
+        body = {**self._endpoint.body(chat), **fields}
+        body = {_LIMITS[name] if name in _LIMITS.keys() & self._changes else name: body[name] for name in body}
+        if "system" in self._changes:
+            body["messages"] = _without_system(body["messages"])
+        if "stream" in self._changes:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return body
+
+    def refused(self, body: Mapping[str, Any], failure: Exception) -> bool:
+        """Return whether to ask again in another form, after ``body`` was refused; that form is remembered."""
+        if not isinstance(failure, Refused | UnusableReply):
+            return False
+        asked = {name for name in _LIMITS if name in body and _LIMITS[name] not in self._changes}
+        asked |= {"system"} if any(message["role"] == "system" for message in body["messages"]) else set()
+        asked |= set() if body.get("stream") else {"stream"}
+        complained = failure.complaints & asked
+        self._changes |= complained
+        return bool(complained)
+
+
+def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages of a request with the system's text at the beginning of the first question."""
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    others = [dict(message) for message in messages if message["role"] != "system"]
+    asked = next(message for message in others if message["role"] == "user")
+    if isinstance(asked["content"], str):
+        asked["content"] = "\n\n".join([*system, asked["content"]])
+    else:  # pictures before the text
+        asked["content"] = [{"type": "text", "text": "\n\n".join(system)}, *asked["content"]]
+    return others
+
+
+_DONE = "[DONE]"
+
+
+def joined(body: object) -> object:
+    """Return a completion of which ``body`` is the stream, as if it had been sent whole; any other body as it is.
+
+    Raises:
+        ValueError: the stream is broken, or not one of completions.
+
+    """
+    if not isinstance(body, str) or not re.match(r"\s*(data|event|id|retry)?:", body):
+        return body
+    events = [_data(event) for event in re.split(r"(?:\r\n|\r|\n){2,}", body)]
+    try:
+        return _join([json.loads(data) for data in events if data and data != _DONE], ended=_DONE in events)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("not a stream of completions") from error
+
+
+def _data(event: str) -> str:
+    lines = [line for line in re.split(r"\r\n|\r|\n", event) if line.startswith("data:")]
+    return "\n".join(line.removeprefix("data:").removeprefix(" ") for line in lines).strip()
+
+
+def _join(chunks: list[dict[str, Any]], *, ended: bool) -> dict[str, Any]:
+    text, refusal, finish, usage = "", "", None, None
+    tokens: list[Any] = []
+    error = next((chunk["error"] for chunk in chunks if chunk.get("error")), None)
+    for chunk in chunks:
+        usage = chunk.get("usage") or usage
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or choice.get("message") or {}
+            text += answer_text(delta.get("content")) or ""
+            refusal += delta.get("refusal") or ""
+            finish = choice.get("finish_reason") or finish
+            error = error or choice.get("error")
+            tokens += (choice.get("logprobs") or {}).get("content") or ()
+    if not any(chunk.get("choices") for chunk in chunks):
+        return {"error": error, "usage": usage}
+    if error is None and finish is None and not ended:
+        error = "its stream ended before its last part"
+    message = {"role": "assistant", "content": text, "refusal": refusal or None}
+    choice = {"message": message, "finish_reason": finish, "error": error, "logprobs": {"content": tokens}}
+    return {"choices": [choice], "usage": usage}
+
 
 T = TypeVar("T")
 

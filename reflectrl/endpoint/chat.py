@@ -16,13 +16,10 @@ from reflectrl.core.chat import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.stop import tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
-from reflectrl.endpoint.api import Api
-from reflectrl.endpoint.dialect import Dialect
+from reflectrl.endpoint.api import Api, Dialect, hang_up
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
-from reflectrl.endpoint.labels import LabelWays, fields
-from reflectrl.endpoint.replies import UnusableReply, error_inside, read_text, read_tokens
-from reflectrl.endpoint.transport import hang_up
+from reflectrl.endpoint.replies import LabelWays, UnusableReply, error_inside, fields, read_text, read_tokens
 
 MAX_BACKOFF_S = 30.0
 """Longest pause before a repetition, unless the server asks for another one."""

@@ -10,8 +10,8 @@ from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import Menu
 from reflectrl.prompts.chat import plain_prompt
 from reflectrl.prompts.rating import Scale

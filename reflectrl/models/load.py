@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import is_offline_mode
 from safetensors import safe_open
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,6 +27,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.activations import GELUTanh, NewGELUActivation
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, has_file
 from transformers.utils import logging as transformers_logging
 
@@ -42,14 +46,69 @@ from reflectrl.models.adapters import (
     would_be_rounded_away,
 )
 from reflectrl.models.files import ADAPTER_CONFIG, check_adapter, check_folder, check_no_adapter, checked
-from reflectrl.models.kernels import adopt_kernels, round_frozen
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.section import ModelSection
 from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids
 
-if TYPE_CHECKING:  # see adapters.py
+if TYPE_CHECKING:
     from peft import PeftModel
+
+
+def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
+    """Make the trunk of ``model`` compute as ``section`` says.
+
+    GPT-2's activation is computed by one kernel instead of eight, each of which keeps a tensor for the gradient.
+    Compiled code is used for prompts and updates, not for passes over cached key-value states, whose shapes change with
+    each step. Under autocast the output of the trunk keeps the type of the weights. The caller has to replace ``auto``
+    before.
+
+    Raises:
+        InvalidInput: an architecture whose trunk has no name.
+
+    """
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, GELUTanh())
+    autocast = section.compute == "bfloat16"
+    if not (autocast or section.compile):
+        return
+    trunk = model.base_model
+    if trunk is model:
+        raise InvalidInput(
+            f"{type(model).__name__} has no trunk that transformers knows by name, so it can neither compute in "
+            "bfloat16 nor be compiled; set model.compute=float32, model.dtype=float32 and model.compile=false."
+        )
+    plain = trunk.forward.__func__
+    compiled = torch.compile(plain, dynamic=True) if section.compile else plain
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = compiled if kwargs.get("past_key_values") is None and not kwargs.get("use_cache") else plain
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=autocast):
+            done = run(self, *args, **kwargs)
+        done.last_hidden_state = done.last_hidden_state.to(self.dtype)
+        return done
+
+    trunk.forward = types.MethodType(forward, trunk)
+    model.compiled = section.compile
+    if autocast:
+        model.autocast_dtype = torch.bfloat16
+
+
+def round_frozen(model: PreTrainedModel | PeftModel, section: ModelSection) -> None:
+    """Round the frozen matrices of the trunk once as autocast would at each pass: equal products in less time.
+
+    Torch caches the rounded copies of trained weights only, and the time of a reflector's token is that of reading
+    weights.
+    """
+    if section.compute != "bfloat16" or section.quantization != "none":
+        return
+    base: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
+    for module in base.base_model.modules():
+        if isinstance(module, nn.Linear | Conv1D) and not any(weight.requires_grad for weight in module.parameters()):
+            module.to(torch.bfloat16)
+
 
 BUILTIN = "builtin/nano"
 _TEXT_MODELS = AutoModelForCausalLM._model_mapping  # transformers has no public name for it

@@ -19,7 +19,7 @@ from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.players import Player, Policy, ReadsHints
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
-from reflectrl.rollout.validated import Validated, read_validated, way_to_play
+from reflectrl.rollout.results import Validated, read_validated, way_to_play
 from reflectrl.seats.table import Seat
 
 

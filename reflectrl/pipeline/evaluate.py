@@ -11,15 +11,15 @@ from dataclasses import replace
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, ReflectRLError, Trajectory
+from reflectrl.core.check import spread
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.starts import spread
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.memory import Experience
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
+from reflectrl.models.writer import LMReflector
 from reflectrl.pipeline.console import Advance, labelled
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
@@ -32,13 +32,14 @@ from reflectrl.rollout.record import Header, read_trajectories, write_trajectori
 from reflectrl.rollout.results import (
     EvalRow,
     ReflectorShares,
+    TrialRow,
     begin_alike,
     episodes_file,
     read_results,
     summarise,
+    trial_row,
     write_results,
 )
-from reflectrl.rollout.trials import TrialRow, trial_row
 from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector, ShuffledReflector
 from reflectrl.seats.table import Seat, reflecting
 from reflectrl.workers.env import gather, send

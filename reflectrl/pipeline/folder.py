@@ -42,8 +42,7 @@ from reflectrl.core.layout import (
     saved_player,
     unfinished_file,
 )
-from reflectrl.core.origin import this_origin
-from reflectrl.core.version import WRITTEN_BY
+from reflectrl.core.origin import WRITTEN_BY, this_origin
 from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.config import Recipe
+from reflectrl.core.addresses import dotted
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
-from reflectrl.core.nested import dotted
 from reflectrl.core.registry import env_class
 from reflectrl.models.section import is_gguf
 from reflectrl.seats import SEATS

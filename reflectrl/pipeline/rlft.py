@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from pkgutil import resolve_name
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -16,7 +19,9 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.rlft import RLFTSection, RLFTSettings, Stage
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.jsonl import append_jsonl, write_jsonl
+from reflectrl.core.artefacts import digest
+from reflectrl.core.files import read_bytes, write_bytes
+from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, dump_line, read_jsonl, write_jsonl
 from reflectrl.core.layout import (
     BASE,
     FAILURES,
@@ -42,18 +47,85 @@ from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
-from reflectrl.pipeline.recorded import Recorded, append_line, rewind, whole_file
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import Tracking, tracking
 from reflectrl.prompts.players import CachedPlayer, Player
 from reflectrl.rollout.agreement import check_failures, ratings_of
 from reflectrl.rollout.iteration import Ends, Iteration, Throughput
 from reflectrl.rollout.record import Header, write_trajectories
-from reflectrl.rollout.validated import write_validated
-from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.rollout.results import write_validated
+from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
-from reflectrl.training.rlft_checkpoints import checkpoint_iteration
+
+_LINES = (METRICS, THROUGHPUT, RATINGS)
+"""Files with a line for each iteration."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was recorded of an iteration."""
+
+    digests: Mapping[str, str]
+    """SHA-256 by file: of the iteration's line, or of a file of its own."""
+
+
+def append_line(run: Path, name: str, record: Any) -> tuple[str, str]:
+    """Append an iteration's line to the file ``name`` of a run folder; return the name with the line's digest."""
+    append_jsonl(run / name, [record])
+    return name, hashlib.sha256(dump_line(record, run / name).encode()).hexdigest()
+
+
+def whole_file(run: Path, name: str) -> tuple[str, str]:
+    """Return the name of a file of an iteration with its digest."""
+    return name, digest(run / name).sha256
+
+
+def rewind(run: Path, iterations: int) -> None:
+    """Discard what was recorded after the checkpoint of ``iterations`` iterations, from which training continues.
+
+    Raises:
+        InvalidInput: what was recorded before it was cut, emptied or exchanged since.
+
+    """
+    drop_unfinished_line(run / RECORDED)
+    known = read_jsonl(run / RECORDED) if (run / RECORDED).exists() else iter(())
+    recorded = [decode(Recorded, value, where) for where, value in known][:iterations]
+    if len(recorded) < iterations:
+        raise _lost(run / RECORDED, len(recorded))
+    lines = {name: _lines(run / name) for name in _LINES if (run / name).exists()}
+    for number, iteration in enumerate(recorded):
+        for name, then in iteration.digests.items():
+            now: str | None
+            if name in _LINES:
+                now = hashlib.sha256(b"".join(lines.get(name, [])[number : number + 1])).hexdigest()
+            else:
+                now = _digest(run / name)
+            if now != then:
+                raise _lost(run / name, number)
+    for name in (*lines, RECORDED):
+        if (run / name).exists():
+            write_bytes(run / name, b"".join(_lines(run / name)[:iterations]))
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file with their newlines; splitlines would also split at other characters."""
+    return [line + b"\n" for line in read_bytes(path, "a file of JSON lines").split(b"\n")[:-1]]
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return digest(path).sha256
+    except OSError:
+        return None
+
+
+def _lost(path: Path, iteration: int) -> InvalidInput:
+    return InvalidInput(
+        f"{path} does not hold what rlft wrote in iteration {iteration}, by the digests in {RECORDED}: one of them was "
+        "cut, emptied, removed or exchanged while no stage was at work. Put back the file that was there, or delete "
+        "the run folder to start over."
+    )
 
 
 def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:

@@ -28,8 +28,8 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
+from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.training.checkpoints import checkpoint_step
-from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
 

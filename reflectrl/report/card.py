@@ -23,7 +23,7 @@ from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
 from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows, warnings_on
-from reflectrl.rollout.validated import Validated, way_to_play
+from reflectrl.rollout.results import Validated, way_to_play
 
 _MAX_CHARACTERS = 2000
 """Maximum number of characters shown of a text."""

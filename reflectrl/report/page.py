@@ -10,18 +10,31 @@ from pathlib import Path
 from string import Template
 
 from reflectrl.core.files import write_output
-from reflectrl.report import audit, trials
+from reflectrl.report import audit
 from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
-from reflectrl.report.table import FIRST_NUMBER, OUTDATED, SUCCESS, cells, columns, played_on, table_rows, warnings_on
-from reflectrl.report.trials import with_interval
+from reflectrl.report.table import (
+    FIRST_NUMBER,
+    OUTDATED,
+    SUCCESS,
+    TRIAL_HEADS,
+    TRIAL_NOTE,
+    TRIAL_WORDS,
+    cells,
+    columns,
+    played_on,
+    table_rows,
+    trial_cells,
+    warnings_on,
+    with_interval,
+)
 from reflectrl.report.verdict import judged_of, judged_splits, verdict
+from reflectrl.rollout.iteration import best_check
 from reflectrl.rollout.results import EvalRow
-from reflectrl.training.progress import best_check
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
@@ -249,9 +262,9 @@ def _trials(run: Run) -> str:
     """Return the table of the run's trials; empty without any."""
     if not run.trials:
         return ""
-    rows = [list(map(escaped, row[1:])) for row in trials.trial_cells([run])]
-    drawn = table("Trials", trials.HEADS[1:], rows, words=len(trials.WORDS) - 1)
-    return f'<h4>Trials</h4>{drawn}<p class="note">{escaped(trials.NOTE)}</p>'
+    rows = [list(map(escaped, row[1:])) for row in trial_cells([run])]
+    drawn = table("Trials", TRIAL_HEADS[1:], rows, words=len(TRIAL_WORDS) - 1)
+    return f'<h4>Trials</h4>{drawn}<p class="note">{escaped(TRIAL_NOTE)}</p>'
 
 
 def _seconds(run: Run) -> str:

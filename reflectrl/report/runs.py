@@ -12,7 +12,7 @@ from reflectrl.config.endpoint import endpoints_of
 from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import is_private, without_credentials
+from reflectrl.core.addresses import dotted, is_private, section_at, without_credentials
 from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
@@ -27,16 +27,12 @@ from reflectrl.core.layout import (
     TRIALS,
     sft_training_file,
 )
-from reflectrl.core.nested import dotted, section_at
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 from reflectrl.rollout.agreement import Ratings
-from reflectrl.rollout.iteration import Iteration, Throughput
-from reflectrl.rollout.results import EvalRow, read_results
-from reflectrl.rollout.trials import TrialRow, read_trials
-from reflectrl.rollout.validated import Validated, read_validated
-from reflectrl.training.progress import SFTProgress
+from reflectrl.rollout.iteration import Iteration, SFTProgress, Throughput
+from reflectrl.rollout.results import EvalRow, TrialRow, Validated, read_results, read_trials, read_validated
 
 T = TypeVar("T", Iteration, Throughput)
 

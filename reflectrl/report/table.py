@@ -1,18 +1,53 @@
-"""The table of results: every evaluated policy of every run, one under the other."""
+"""Tables in the terminal: every evaluated policy of every run, trials, and the profile of an iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
+from statistics import fmean
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from reflectrl.core.text import visible
+from reflectrl.core.profile import Part, Profile
+from reflectrl.core.text import counted, visible
 from reflectrl.report.runs import Run
-from reflectrl.report.trials import HEADS, NOTE, WORDS, trial_cells, with_interval
-from reflectrl.rollout.results import EvalRow, begin_alike
+from reflectrl.rollout.results import EvalRow, TrialRow, begin_alike
+
+TRIAL_WORDS = ("run", "policy", "memory", "split", "trial", "tasks")
+TRIAL_HEADS = (*TRIAL_WORDS, "episodes", "past episodes", "success [95 %]", "solved so far [95 %]", "steps")
+TRIAL_NOTE = (
+    "Success: of this trial alone. Solved so far: tasks that this trial or an earlier one solved, the paper's number. "
+    "Without a memory, it says what trying again is worth alone."
+)
+
+
+def trial_cells(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """Return a row of ``TRIAL_HEADS`` for each trial of ``runs``, in order."""
+    return [(run.name, *_cells(row)) for run in runs for row in run.trials]
+
+
+def _cells(row: TrialRow) -> tuple[str, ...]:
+    metrics = row.metrics
+    return (
+        row.policy,
+        "with" if row.memory else "without",
+        row.split,
+        str(row.trial),
+        row.group or "all",
+        str(metrics.episodes),
+        f"{row.remembered:,}",
+        with_interval(metrics.success, metrics.success_low, metrics.success_high),
+        with_interval(row.solved, row.solved_low, row.solved_high),
+        f"{metrics.length:.1f}",
+    )
+
+
+def with_interval(rate: float, low: float, high: float) -> str:
+    """Return a rate with its interval, in percent: ``50% [40, 60]``."""
+    return f"{rate:.0%} [{100 * low:.0f}, {100 * high:.0f}]"
+
 
 SUCCESS = "success [95 %]"
 OUTDATED = "the rows are of an earlier evaluation; the last one is not finished: run `reflectrl eval` to continue it"
@@ -97,8 +132,8 @@ def print_table(runs: Sequence[Run]) -> None:
         print_line(warning)
     if trials := trial_cells(runs):
         print_line("")
-        print_rows(HEADS, trials, words=len(WORDS))
-        print_line(NOTE)
+        print_rows(TRIAL_HEADS, trials, words=len(TRIAL_WORDS))
+        print_line(TRIAL_NOTE)
     for each in runs:
         if not each.rows:
             print_line(f"{each.name}: not evaluated yet; run `reflectrl eval` for it.")
@@ -136,3 +171,34 @@ def plain_console(width: int = 10_000) -> Console:
     if not console.is_terminal:
         console.width = width
     return console
+
+
+def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
+    """Return calls and seconds of each part in a mean iteration, the most expensive first.
+
+    The first iteration, which warms up, is left out where there are others.
+    """
+    counted = iterations[1:] or iterations
+    names = dict.fromkeys(name for iteration in counted for name in iteration)
+    means = {}
+    for name in names:
+        parts = [iteration.get(name, Part()) for iteration in counted]
+        means[name] = Part(round(fmean(part.calls for part in parts)), fmean(part.seconds for part in parts))
+    return dict(sorted(means.items(), key=lambda item: -item[1].seconds))
+
+
+def print_profile(profile: Profile) -> None:
+    """Print the mean iteration of ``profile``."""
+    means = mean_iteration(profile.iterations)
+    if not means:
+        print_line("no iteration was trained, so there is no profile: the run is done, or its recipe has no rlft.")
+        return
+    total = sum(part.seconds for part in means.values())
+    rows = [
+        (name, str(part.calls or ""), f"{part.seconds:.3f}", f"{part.seconds / total:.0%}")
+        for name, part in means.items()
+    ]
+    heads = ("part of an iteration", "calls", "seconds", "share")
+    print_rows(heads, [*rows, ("all", "", f"{total:.3f}", "100%")], words=1)
+    later = len(profile.iterations) - 1
+    print_line(f"mean of {counted(later, 'iteration')}, without the first" if later else "the only iteration")

@@ -1,4 +1,4 @@
-"""Rows of the results table of an evaluation, stored in ``eval.jsonl``."""
+"""Results: rows of an evaluation (``eval.jsonl``) and of trials (``trials.jsonl``), and validations of a policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
-from reflectrl.core.layout import eval_episodes_file
-from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics
+from reflectrl.core.layout import VALIDATED, eval_episodes_file
+from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -106,3 +106,131 @@ def read_results(path: Path) -> list[EvalRow]:
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
     return [decode(EvalRow, value, where) for where, value in read_jsonl(path)]
+
+
+CLEAR = 0.05
+"""Least difference between two success rates of a validation that is more than noise."""
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Result of a validation."""
+
+    sampled: float
+    """Success rate with sampled actions."""
+    greedy: float | None
+    """Success rate of the same episodes with the most probable actions; ``None`` if they were not played so."""
+    episode_return: float
+    """Mean undiscounted return with sampled actions."""
+    episodes: int
+    iterations: int
+    """Number of iterations of RLFT that had trained these weights; 0 for the weights that it began with."""
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What the best weights have most of: success and then return, both with sampled actions."""
+        return self.sampled, self.episode_return
+
+    @property
+    def differs(self) -> bool:
+        """True if the two ways to play differ by more than ``CLEAR``."""
+        return self.greedy is not None and abs(self.sampled - self.greedy) > CLEAR
+
+    @property
+    def plays_greedily(self) -> bool:
+        """False if sampled actions were clearly better, so that the policy is to be played with them."""
+        return not (self.greedy is not None and self.differs and self.sampled > self.greedy)
+
+    @property
+    def rates(self) -> str:
+        """The success rates in words."""
+        greedy = "greedy not played" if self.greedy is None else f"{100 * self.greedy:.0f} % greedy"
+        return f"validation {100 * self.sampled:.0f} % sampled, {greedy}"
+
+
+def write_validated(folder: Path, validated: Validated) -> None:
+    """Write the result beside the weights in ``folder``."""
+    write_jsonl(folder / VALIDATED, [validated])
+
+
+def read_validated(folder: Path) -> Validated | None:
+    """Return the result beside the weights in ``folder``; ``None`` without one, as of SFT.
+
+    Raises:
+        InvalidInput: the file is damaged.
+
+    """
+    path = folder / VALIDATED
+    lines = read_jsonl(path) if path.is_file() else ()
+    return next((decode(Validated, value, where) for where, value in lines), None)
+
+
+def way_to_play(*, greedy: bool, validated: Validated | None) -> str:
+    """Return how a policy is played and, if it is known, why, for people: 'sampled actions (validation ...)'."""
+    how = "the most probable actions" if greedy else "sampled actions"
+    return how if validated is None else f"{how} ({validated.rates})"
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """Results of one trial of a policy, which plays each task of a split once."""
+
+    policy: str
+    reflections: str
+    """Source of the reflections: the recipe's player, or ``none``."""
+    split: str
+    memory: bool
+    """Whether the trials have a memory; false for the control, which repeats the tasks without one."""
+    trial: int
+    """Number of the trial, from 1."""
+    remembered: int
+    """Number of past episodes in memory during this trial; 0 without a memory."""
+    metrics: EpisodeMetrics
+    """Metrics of this trial alone."""
+    solved: float
+    """Fraction of the tasks that this trial or an earlier one solved, which the paper calls success."""
+    solved_low: float
+    """Lower end of the 95 % Wilson interval of ``solved``, over tasks."""
+    solved_high: float
+    """Upper end of the 95 % Wilson interval of ``solved``."""
+    group: str = ""
+    """Beginning of the ids of the tasks that count; empty for all."""
+
+
+def trial_row(
+    policy: str,
+    reflections: str,
+    split: str,
+    trials: Sequence[Sequence[Trajectory]],
+    *,
+    memory: bool,
+    remembered: int,
+    group: str = "",
+) -> TrialRow:
+    """Return the row of the last of ``trials``, with the fraction of tasks that all of ``trials`` together solved.
+
+    Only tasks count whose id starts with ``group``, of which there is at least one.
+    """
+    last = [trajectory for trajectory in trials[-1] if trajectory.task.id.startswith(group)]
+    solved = {trajectory.task.id for played in trials for trajectory in played if trajectory.success}
+    tasks = {trajectory.task.id for trajectory in last}
+    rate = len(solved & tasks) / len(tasks)
+    low, high = wilson_interval(rate, len(tasks))
+    return TrialRow(
+        policy,
+        reflections,
+        split,
+        memory,
+        len(trials),
+        remembered,
+        episode_metrics(last),
+        rate,
+        low,
+        high,
+        group,
+    )
+
+
+def read_trials(path: Path) -> list[TrialRow]:
+    """Read the rows of trials; raise ``InvalidInput`` on an invalid line."""
+    return [decode(TrialRow, value, where) for where, value in read_jsonl(path)]

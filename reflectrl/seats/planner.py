@@ -130,7 +130,7 @@ class LocalText:
 
     def __init__(self, model: FrozenModel, *, max_new_tokens: int) -> None:
         """Ask ``model``; its answers have at most ``max_new_tokens`` tokens."""
-        from reflectrl.models.reflector import LMReflector
+        from reflectrl.models.writer import LMReflector
 
         lm, length = model.lm, model.max_length
         self._writer = LMReflector(

@@ -31,9 +31,7 @@ from reflectrl.core.stop import tell_user
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.serving.batcher import Batcher, Busy, Late
-from reflectrl.serving.bounds import Bounds
-from reflectrl.serving.gate import Gate, error_reply
-from reflectrl.serving.wire import ActReply, ActRequest, ErrorReply, describe_mistakes
+from reflectrl.serving.wire import ActReply, ActRequest, Bounds, ErrorReply, Gate, describe_mistakes, error_reply
 
 MAX_CHARS_PER_TOKEN = 32
 """Maximum length of the texts of a request, in characters per token of the longest prompt."""

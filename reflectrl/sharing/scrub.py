@@ -10,14 +10,18 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
+from reflectrl.core.addresses import MIN_SECRET_CHARS, with_texts, without_credentials
 from reflectrl.core.files import write_text
-from reflectrl.core.nested import with_texts
 
 _PATH = re.compile(r"(?<![\w.~/)\]<-])~?(?:/[^\s/:,;'\"()<>|]+)+/?")
 """An absolute path within a text, but not an address or a relative path."""
+
+
 _WHOLE_PATH = re.compile(r"(?:/[^/\n]+){2,}/?")
+
+
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
+
 
 _MACHINE_KEYS = ("_name_or_path", "name_or_path", "is_local", "local_files_only")
 """Keys of model and tokenizer configurations that describe only this machine's files."""

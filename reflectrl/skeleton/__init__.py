@@ -1,6 +1,5 @@
 """The package that ``new-env`` writes: a small game that trains in a minute, as a starting point."""
 
-from reflectrl.skeleton.name import checked_name
-from reflectrl.skeleton.write import write_package
+from reflectrl.skeleton.write import checked_name, write_package
 
 __all__ = ["checked_name", "write_package"]

@@ -24,10 +24,10 @@ from reflectrl.models.load import LanguageModel, load_model, new_model
 from reflectrl.models.pictures import Pictures, read_pictures
 from reflectrl.models.policy import LMPolicy, TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy, reflects
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import ModelSection
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import end_with_text, label_ids
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode

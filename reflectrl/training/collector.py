@@ -14,7 +14,7 @@ from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.models.policy import TrainablePolicy
-from reflectrl.models.reflector import LMReflector
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
@@ -23,7 +23,7 @@ from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat, acting
 from reflectrl.training.batch import StepSample
-from reflectrl.training.weights import Weights, using
+from reflectrl.training.learner import Weights, using
 from reflectrl.workers.env import Local, Pending
 
 

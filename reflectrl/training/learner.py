@@ -1,13 +1,14 @@
-"""``Learner``: what changes the weights, with its part of a checkpoint: optimizer, schedule, clipping, average."""
+"""``Learner`` changes the weights: optimizer, schedule, clipping, average. Copies of weights, exchange of ranks."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from accelerate import Accelerator
@@ -16,10 +17,51 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from reflectrl.core import WorkFailed
+from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.core.files import write_text
+from reflectrl.core.jsonl import decode, encode
 from reflectrl.training.checkpoints import fitting, joined, split_tensors
-from reflectrl.training.weights import Weights, average, copy_weights
+
+Weights: TypeAlias = Mapping[str, Tensor]
+
+
+def copy_weights(model: nn.Module, device: str | None = None) -> Weights:
+    """Return a copy of the trainable weights, keyed by name, on ``device`` or where they are."""
+    return {
+        name: weight.detach().to(device or weight.device, copy=True)
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, weights: Weights) -> None:
+    """Set the trainable weights of ``model`` to the values of a copy, in place."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            weight.copy_(weights[name])
+
+
+@contextmanager
+def using(model: nn.Module, weights: Weights | None) -> Iterator[None]:
+    """Let ``model`` use a copy's weights inside the block, or its own for ``None``; earlier caches are invalid."""
+    own = None if weights is None else copy_weights(model)
+    try:
+        if weights is not None:
+            load_weights(model, weights)
+        yield
+    finally:
+        if own is not None:
+            load_weights(model, own)
+
+
+@torch.no_grad()
+def average(weights: Weights, model: nn.Module, decay: float) -> None:
+    """Update an exponential average in place: ``weights = decay * weights + (1 - decay) * model's weights``."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            weights[name].lerp_(weight, 1 - decay)
+
 
 AVERAGE_NAME = "average.safetensors"
 MakeOptimizer = Callable[..., Optimizer]
@@ -208,3 +250,29 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row in which NaN and infinities are text, because JSON has none."""
     odd = {name: str(v) for name, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
     return {**row, **odd}
+
+
+def numbers_of_ranks(accelerator: Accelerator, numbers: Sequence[float]) -> list[list[float]]:
+    """Return the numbers of each process, without rounding."""
+    if accelerator.num_processes == 1:  # a device may lack 64-bit floats
+        return [list(numbers)]
+    rows = torch.tensor([numbers], dtype=torch.float64, device=accelerator.device)
+    gathered: list[list[float]] = accelerator.gather(rows).tolist()
+    return gathered
+
+
+def episodes_of_ranks(accelerator: Accelerator, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return the episodes of all processes, in the order of processes; if there are several, without pictures."""
+    if accelerator.num_processes == 1:
+        return list(episodes)
+    text = json.dumps(encode([_without_pictures(each) for each in episodes])).encode()
+    row = torch.tensor([list(text)], dtype=torch.uint8, device=accelerator.device)
+    rows = accelerator.gather(accelerator.pad_across_processes(row, dim=1, pad_index=ord(" ")))
+    texts = (bytes(each) for each in rows.tolist())
+    return [decode(Trajectory, each, "an episode of another process") for text in texts for each in json.loads(text)]
+
+
+def _without_pictures(trajectory: Trajectory) -> Trajectory:
+    turns = [replace(turn, observation=replace(turn.observation, images=())) for turn in trajectory.turns]
+    last = trajectory.last and replace(trajectory.last, images=())
+    return replace(trajectory, turns=tuple(turns), last=last)

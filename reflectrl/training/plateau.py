@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.engine.sequences import Tokens
-from reflectrl.training.progress import SFTProgress, best_check
+from reflectrl.rollout.iteration import SFTProgress, best_check
+from reflectrl.training.learner import Weights, copy_weights, load_weights
 from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
-from reflectrl.training.weights import Weights, copy_weights, load_weights
 
 MIN_ROWS, MAX_ROWS = 16, 256
 """Number of held-out rows that a check reads: with fewer, nothing is held out, because the best weights would be chosen

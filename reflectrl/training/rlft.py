@@ -34,8 +34,8 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player, Remembers
 from reflectrl.rollout import Episode
 from reflectrl.rollout.iteration import Ends, Iteration
+from reflectrl.rollout.results import Validated
 from reflectrl.rollout.thoughts import known
-from reflectrl.rollout.validated import Validated
 from reflectrl.seats.table import Seat, reflecting
 from reflectrl.training.arguments import (
     accelerator_for,
@@ -63,22 +63,32 @@ from reflectrl.training.checkpoints import (
     fitting,
     last_checkpoint,
     read_generators,
+    read_state,
     read_weights,
     write_checkpoint,
+    write_state,
     write_weights,
 )
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
-from reflectrl.training.learner import BrokenStep, Learner, MakeOptimizer, adamw, parameter_groups
+from reflectrl.training.learner import (
+    BrokenStep,
+    Learner,
+    MakeOptimizer,
+    adamw,
+    copy_weights,
+    episodes_of_ranks,
+    load_weights,
+    numbers_of_ranks,
+    parameter_groups,
+    using,
+)
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
-from reflectrl.training.ranks import episodes_of_ranks, numbers_of_ranks
 from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
-from reflectrl.training.rlft_checkpoints import read_state, write_state
 from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
-from reflectrl.training.weights import copy_weights, load_weights, using
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel

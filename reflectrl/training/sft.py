@@ -37,6 +37,7 @@ from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
+from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.training.checkpoints import (
     checkpoint_step,
     last_checkpoint,
@@ -54,17 +55,17 @@ from reflectrl.training.learner import (
     write_optimizer,
 )
 from reflectrl.training.plateau import OnCheck, Plateau, Scored, held_out_rows
-from reflectrl.training.progress import SFTProgress
 from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
     Player,
     SFTRow,
     TextExample,
+    action_results,
     encode_rows,
     labels_of,
+    text_results,
 )
-from reflectrl.training.sft_loss import action_results, text_results
 
 _STATE = "sft.json"
 

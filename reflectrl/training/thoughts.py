@@ -23,11 +23,10 @@ from reflectrl.models.policy import TrainablePolicy
 from reflectrl.models.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import thought_of
-from reflectrl.rollout.image_files import with_images, without_images
+from reflectrl.rollout.record import with_images, without_images
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.sft_examples import TextExample
-from reflectrl.training.sft_loss import text_losses
+from reflectrl.training.sft_examples import TextExample, text_losses
 
 _HOLDERS = ("prompt",)
 """Path of field names to the object of a correction that has images, see ``image_files``."""

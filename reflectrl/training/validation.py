@@ -18,9 +18,9 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import fixed_episodes
-from reflectrl.rollout.validated import Validated
+from reflectrl.rollout.results import Validated
 from reflectrl.training.collector import Collector
-from reflectrl.training.weights import Weights, copy_weights, load_weights
+from reflectrl.training.learner import Weights, copy_weights, load_weights
 
 BEST_NAME = "best.safetensors"
 SHARE = 0.2

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
+from reflectrl.core.errors import WorkFailed
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerLimits:
@@ -27,3 +29,26 @@ class WorkerLimits:
     max_memory_mb: Annotated[int, Ge(1)] | None = None
     """Resident memory of a worker process, in MB, above which the next episode begins in a new process; twice as much
     is a failure."""
+
+
+class Failures:
+    """Counter of failed requests to environments."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self.limits = limits
+        self.failures = 0
+        """Number of failed requests so far, repeated ones included."""
+
+    def count_failure(self, sentence: str) -> None:
+        """Count a failed request, which ``sentence`` describes.
+
+        Raises:
+            WorkFailed: there were too many.
+
+        """
+        self.failures += 1
+        if self.failures > self.limits.max_failures:
+            raise WorkFailed(
+                f"environments failed {self.failures} times; the limit is {self.limits.max_failures}: {sentence}; "
+                "fix the environment, or raise max_failures."
+            )

@@ -13,7 +13,7 @@ from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, p
 from reflectrl.config.rlft import PPO, EntropyBonus
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
+from reflectrl.models.writer import LMReflector
 from reflectrl.rollout import rollout
 from reflectrl.seats.table import reflecting
 from reflectrl.training.objective import Objective

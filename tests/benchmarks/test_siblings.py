@@ -26,7 +26,7 @@ from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import rollout
-from reflectrl.rollout.trials import trial_row
+from reflectrl.rollout.results import trial_row
 from reflectrl.seats.rater import Rater, RemoteModel
 
 

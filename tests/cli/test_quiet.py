@@ -13,7 +13,7 @@ from tiny_wheel import NAME, save_wheel
 
 SAYING = """
 import logging
-from reflectrl.cli.quiet import hush_libraries
+from reflectrl.cli.terminal import hush_libraries
 hush_libraries()
 logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
 logger.warning("Failed to load CPU gemm_4bit_forward")

@@ -6,7 +6,7 @@ import pytest
 from note import DOORS, Note
 
 from reflectrl.core import NatLangEnv, Observation, check_env, make_env
-from reflectrl.core.ambiguous import ambiguous_states
+from reflectrl.core.check import ambiguous_states
 
 
 class Told(Note):

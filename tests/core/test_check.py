@@ -9,7 +9,7 @@ import pytest
 from corridor import Corridor, corridor
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, check_env
-from reflectrl.core.starts import shared_starts
+from reflectrl.core.check import shared_starts
 
 
 @pytest.mark.parametrize(

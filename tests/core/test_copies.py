@@ -12,7 +12,7 @@ from corridor import Corridor
 
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.errors import EnvFailed
-from reflectrl.core.spaces import TextSpace
+from reflectrl.core.extras import TextSpace
 from reflectrl.workers.pool import WorkerPool
 
 WAYS = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])

@@ -4,7 +4,7 @@ import pytest
 from corridor import corridor
 
 from reflectrl.core import Hints, InvalidInput, Observation, Task
-from reflectrl.core.spaces import TextSpace
+from reflectrl.core.extras import TextSpace
 
 AT_0 = Task("train-0", {"room": 0})
 AT_1 = Task("train-1", {"room": 1})

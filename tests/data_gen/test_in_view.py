@@ -8,7 +8,7 @@ from dataclasses import replace
 from records import chose, turn_of
 
 from reflectrl.core import Observation, Task, Trajectory, Utterance
-from reflectrl.data_gen.in_view import words_in_view
+from reflectrl.data_gen.rows import words_in_view
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import View

@@ -21,10 +21,10 @@ from warm_processes import WarmProcess
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.endpoint.account import Account, Tokens
+from reflectrl.endpoint.api import MAX_REPLY_BYTES
 from reflectrl.endpoint.chat import CUT, ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
-from reflectrl.endpoint.transport import MAX_REPLY_BYTES
 
 KEY = "sk-secret-123"
 

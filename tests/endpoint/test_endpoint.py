@@ -5,8 +5,7 @@ import pytest
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.chat import PicturedChat
 from reflectrl.endpoint.account import Price
-from reflectrl.endpoint.endpoint import NO_KEY, PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
-from reflectrl.endpoint.pictures import PICTURE_TOKENS
+from reflectrl.endpoint.endpoint import NO_KEY, PICTURE_TOKENS, PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
 
 CHAT = [{"role": "user", "content": "hello"}]
 

@@ -13,8 +13,7 @@ from reflectrl.core.chat import BadReply, LabelChat
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, RejectedReply, read_replies
-from reflectrl.endpoint.labels import WAYS, LabelWays, fields, read_leniently
-from reflectrl.endpoint.replies import Text
+from reflectrl.endpoint.replies import WAYS, LabelWays, Text, fields, read_leniently
 
 ACTIONS = ("go to drawer 1", "go to drawer 10", "pick up")
 THOUGHT = "<think>1 or 2?</think>\n"

@@ -11,8 +11,15 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.chat import LabelChat
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import NO_KEY, Endpoint
-from reflectrl.endpoint.labels import LabelWays, read_leniently
-from reflectrl.endpoint.replies import Refused, UnusableReply, classify_error, read_text, read_tokens
+from reflectrl.endpoint.replies import (
+    LabelWays,
+    Refused,
+    UnusableReply,
+    classify_error,
+    read_leniently,
+    read_text,
+    read_tokens,
+)
 from reflectrl.seats.corrector import read_correction
 
 CHAT = [{"role": "user", "content": "hello"}]

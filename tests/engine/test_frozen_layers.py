@@ -11,7 +11,7 @@ from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.sequences import padded, read_tree
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.load import adopt_kernels
 from reflectrl.models.section import LoraSection, ModelSection
 
 ROWS = [token_ids(number // 3, 20) + token_ids(50 + number, 4 + number) for number in range(9)]

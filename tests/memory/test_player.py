@@ -16,8 +16,8 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, policy_views, rollout
 from reflectrl.rollout.record import Header
+from reflectrl.rollout.results import trial_row
 from reflectrl.rollout.store import EpisodeStore
-from reflectrl.rollout.trials import trial_row
 from reflectrl.seats.memory import Memory, described, parsed_key
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat

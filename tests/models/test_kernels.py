@@ -14,7 +14,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import refusal
 from reflectrl.models.encode import action_distribution
-from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.load import adopt_kernels
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.section import ModelSection
 

@@ -32,10 +32,10 @@ from reflectrl.models.builtin import make_base
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import load_model, new_model, save_model
 from reflectrl.models.policy import LMPolicy
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import BuiltinSection, LoraSection, ModelSection
 from reflectrl.models.thinking import writing_policy
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView
 

@@ -12,9 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizer
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.data_gen.rows import Row
-from reflectrl.models.encode import PromptEncoder
+from reflectrl.models.encode import PlainText, PromptEncoder
 from reflectrl.models.load import check_labels, new_model, save_model
-from reflectrl.models.plain_text import PlainText
 from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids, train_tokenizer
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.training.sft_examples import encode_rows

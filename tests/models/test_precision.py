@@ -5,8 +5,7 @@ import torch
 from tiny import LABELS, gpt2, language_model, tokenizer
 
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.kernels import adopt_kernels, round_frozen
-from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
+from reflectrl.models.load import LanguageModel, adopt_kernels, load_model, new_model, round_frozen, save_model
 from reflectrl.models.precision import Shape, has_bfloat16, shape_of, with_precision
 from reflectrl.models.section import BuiltinSection, LoraSection, ModelSection
 

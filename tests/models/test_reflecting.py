@@ -13,8 +13,8 @@ from reflectrl.models.adapters import add_lora, load_lora
 from reflectrl.models.load import LanguageModel
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.reflecting import ACTING, REFLECTING, ReflectingPolicy, add_reflector, take_reflector
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import LoraSection
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts.format import before_reflection, with_reflection
 
 ARCHITECTURES = {"gpt2": [], "llama": [40, 41]}

@@ -26,8 +26,8 @@ from tiny import (
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import LoraSection
+from reflectrl.models.writer import LMReflector
 
 pytestmark = pytest.mark.numerical
 

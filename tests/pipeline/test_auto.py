@@ -12,8 +12,8 @@ from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.config.advantage import GAE
 from reflectrl.config.rlft import PPO
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import value_at
 from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
-from reflectrl.core.nested import value_at
 from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.play import chance, choose_episodes, play_episode

@@ -24,7 +24,7 @@ from reflectrl.memory import Retriever
 from reflectrl.memory.neural import HiddenStates
 from reflectrl.models.judge import LocalModel
 from reflectrl.models.load import LanguageModel
-from reflectrl.models.reflector import LMReflector
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views

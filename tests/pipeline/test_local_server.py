@@ -16,8 +16,8 @@ from reflectrl.data_gen import read_rows
 from reflectrl.endpoint.chat import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import RejectedReply, read_replies
-from reflectrl.endpoint.labels import WAYS, LabelWays
-from reflectrl.prompts.discretion import named
+from reflectrl.endpoint.replies import WAYS, LabelWays
+from reflectrl.prompts.teacher import named
 from reflectrl.rollout.results import read_results
 
 pytestmark = pytest.mark.slow

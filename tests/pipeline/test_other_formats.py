@@ -12,7 +12,7 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.version import FORMAT
+from reflectrl.core.origin import FORMAT
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.explore import trained as explorer
 from reflectrl.pipeline.folder import RunFolder, read_recipe

@@ -17,7 +17,7 @@ import reflectrl as rl
 from reflectrl.config.endpoint import endpoints_of
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.nested import section_at
+from reflectrl.core.addresses import section_at
 from reflectrl.core.settings import sections_of, settings_fields
 from reflectrl.data_gen.generate import Spending
 from reflectrl.models.section import ModelSection

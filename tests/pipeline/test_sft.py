@@ -12,7 +12,7 @@ from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import STAGES
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
-from reflectrl.training.progress import SFTProgress, best_check
+from reflectrl.rollout.iteration import SFTProgress, best_check
 
 
 @pytest.mark.slow

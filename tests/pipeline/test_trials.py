@@ -18,8 +18,7 @@ from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.report.table import print_table
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import read_results, summarise
-from reflectrl.rollout.trials import TrialRow, read_trials
+from reflectrl.rollout.results import TrialRow, read_results, read_trials, summarise
 
 BRIEF = ("eval.policies=[rlft]", "eval.greedy=false")
 SHORT = (*BRIEF, "eval.trials.policies=[rlft]", "eval.trials.count=2")

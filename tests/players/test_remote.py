@@ -13,7 +13,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import WorkFailed
 from reflectrl.endpoint.chat import ChatClient
-from reflectrl.endpoint.labels import LabelWays
+from reflectrl.endpoint.replies import LabelWays
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout

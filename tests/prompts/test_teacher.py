@@ -8,8 +8,7 @@ from reflectrl.core import Hints, Observation
 from reflectrl.core.chat import BadReply, Messages
 from reflectrl.prompts import Menu, Prompt, PromptFormat, TeacherPrompts
 from reflectrl.prompts.chat import policy_chat, read_label
-from reflectrl.prompts.discretion import claims, leaks
-from reflectrl.prompts.teacher import read_discreet, read_honest
+from reflectrl.prompts.teacher import claims, leaks, read_discreet, read_honest
 from reflectrl.prompts.views import State, View
 from reflectrl.seats.table import view
 

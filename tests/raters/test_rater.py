@@ -17,7 +17,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory, Turn, Utterance, WorkFailed, make_env
 from reflectrl.core.drawing import COLUMNS, GAP, strip
 from reflectrl.endpoint.chat import ChatClient
-from reflectrl.endpoint.labels import LabelWays
+from reflectrl.endpoint.replies import LabelWays
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import View

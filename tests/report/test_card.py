@@ -16,7 +16,7 @@ from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_f
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode
 from reflectrl.core.layout import AGENT
-from reflectrl.core.version import FORMAT
+from reflectrl.core.origin import FORMAT
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, markdown, model_card
 from reflectrl.report.runs import Run

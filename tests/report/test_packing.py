@@ -10,10 +10,8 @@ from run_folders import blocks, episode, iteration, make_run, pictures, tasks, u
 from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import report
-from reflectrl.report.packing import MAX_ACTIONS, Recorded, columns
-from reflectrl.report.pictures import Album
 from reflectrl.report.runs import read_runs
-from reflectrl.report.sources import PageLimits, read_sources
+from reflectrl.report.sources import MAX_ACTIONS, Album, PageLimits, Recorded, columns, read_sources
 
 
 def packed(*played):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import InvalidInput
-from reflectrl.skeleton.name import MAX_NAME_CHARS, checked_name, class_name
+from reflectrl.skeleton.write import MAX_NAME_CHARS, checked_name, class_name
 
 CLASSES = {"vault": "Vault", "treasure_map": "TreasureMap", "maze_2d": "Maze2D", "x": "X"}
 BETTER = {

@@ -15,8 +15,7 @@ from command_line import reflectrl, refused
 
 from reflectrl.core import InvalidInput
 from reflectrl.skeleton import write_package
-from reflectrl.skeleton.name import MAX_NAME_CHARS
-from reflectrl.skeleton.write import FILES
+from reflectrl.skeleton.write import FILES, MAX_NAME_CHARS
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "pyproject.toml"

@@ -30,8 +30,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import new_model
 from reflectrl.models.section import LoraSection
-from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.rlft_checkpoints import checkpoint_iteration
+from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 
 
 class Noisy(NumberLine):

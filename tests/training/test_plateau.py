@@ -13,13 +13,12 @@ from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.load import new_model
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.models.writer import LMReflector
+from reflectrl.rollout.iteration import SFTProgress, best_check
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.plateau import MAX_ROWS, Plateau, Scored, held_out_rows, words_of
-from reflectrl.training.progress import SFTProgress, best_check
-from reflectrl.training.sft_examples import ActionExample, TextExample
-from reflectrl.training.sft_loss import action_losses
+from reflectrl.training.sft_examples import ActionExample, TextExample, action_losses
 
 CPU = torch.device("cpu")
 

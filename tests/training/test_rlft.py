@@ -19,18 +19,17 @@ from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import LoraSection
+from reflectrl.models.writer import LMReflector
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored
-from reflectrl.training.checkpoints import last_checkpoint
+from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.rewards import without_novelty
 from reflectrl.training.rlft import ReflectRLTrainer
-from reflectrl.training.rlft_checkpoints import checkpoint_iteration
 
 pytestmark = pytest.mark.numerical
 

@@ -12,7 +12,7 @@ from tiny_rlft import ppo, run, value_head
 from reflectrl.config.rlft import EntropyBonus, Stage, Terms
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
-from reflectrl.models.kernels import adopt_kernels
+from reflectrl.models.load import adopt_kernels
 from reflectrl.models.section import LoraSection, ModelSection
 from reflectrl.prompts import History
 

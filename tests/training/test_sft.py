@@ -15,13 +15,12 @@ from reflectrl.data_gen.rows import Row
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder, action_distribution
 from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
-from reflectrl.models.reflector import LMReflector
 from reflectrl.models.section import LoraSection
 from reflectrl.models.tokenizer import label_ids
+from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.sft_examples import TextExample
-from reflectrl.training.sft_loss import action_losses, text_losses
+from reflectrl.training.sft_examples import TextExample, action_losses, text_losses
 
 REFLECTOR = [reflector_row(f"|T{' ' * i}P|", f" Mistake. Taxi at row {i}.") for i in range(4)]
 POLICY = [policy_row(f"|T{' ' * i}P|", LABELS[i]) for i in range(4)]

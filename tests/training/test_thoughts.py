@@ -36,9 +36,9 @@ from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.learner import copy_weights
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.thoughts import Imitation, corrections_of
-from reflectrl.training.weights import copy_weights
 
 MODES = ("thought_choice", "json")
 

@@ -20,7 +20,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.policy import LMPolicy
 from reflectrl.rollout import Episode
 from reflectrl.rollout.evaluate import evaluate
-from reflectrl.rollout.validated import Validated
+from reflectrl.rollout.results import Validated
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.collector import Collector

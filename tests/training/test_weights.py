@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from reflectrl.training.weights import average, copy_weights, using
+from reflectrl.training.learner import average, copy_weights, using
 
 
 def test_a_model_uses_other_weights_for_a_while_and_frozen_ones_stay():

@@ -19,7 +19,7 @@ from reflectrl.seats.policy import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.local import LocalEnvs
+from reflectrl.workers.pool import LocalEnvs
 
 DROP = WorkerLimits(on_failure="drop")
 
