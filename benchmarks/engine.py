@@ -24,12 +24,10 @@ import torch
 from arms import ENGINE, made_by, publish, publish_rows, table
 from engine_prompts import (
     ENVS,
-    SMOLLM2,
     Reader,
     Step,
     gpt2_small,
     made_up_actions,
-    random_model,
     set_up,
     with_menu,
 )
@@ -37,7 +35,6 @@ from engine_sides import (
     BUDGET,
     CASE,
     SHAPES,
-    STEPS,
     Case,
     InTurn,
     Work,
@@ -61,13 +58,11 @@ from engine_sides import (
 )
 from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, peak_memory, race, ratio_table, times_as_fast
-from transformers import LlamaConfig
 
-from reflectrl.engine.frozen_layers import FrozenLayers, frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.load import adopt_kernels
 from reflectrl.models.precision import Precision
-from reflectrl.models.section import LoraSection, ModelSection
+from reflectrl.models.section import ModelSection
 from reflectrl.prompts.players import Player
 
 BASES = ("plain", "batched")
@@ -261,35 +256,6 @@ def exponent(lengths: Sequence[float], seconds: Sequence[float]) -> float:
     return slope
 
 
-def frozen() -> str:
-    """Measure three passes over four episodes with SmolLM2's width, where only upper layers have adapters."""
-    lines = []
-    for env, (layers, adapted) in itertools.product(effort.envs, ((30, "20-29"), (6, "4-5"))):
-        with set_up(recipe("SmolLM2", env)) as scene:
-            episodes = scene.steps(scene.play(4, steps=STEPS[env]))
-            small = {"hidden_size": 72, "intermediate_size": 192} if effort.quick else {}
-            config = LlamaConfig(**{**SMOLLM2, **small, "num_hidden_layers": layers, "max_position_embeddings": 1024})
-            who = random_model(scene, episodes, config, 1024, lora=LoraSection(r=16, layers=adapted))
-        base, samples = who.model.get_base_model(), [step.sample for episode in episodes for step in episode]
-        add_choice_head(base)
-        kept = frozen_layers(base)
-        assert kept is not None
-        learn = partial(tree_update, who, sgd(who), samples)
-
-        def first(learn: Call = learn, kept: FrozenLayers = kept) -> None:
-            kept.clear()
-            learn(frozen_layers=kept)
-
-        sides = {"plain": learn, "first": first, "ours": partial(learn, frozen_layers=kept)}
-        times = race(sides, 2, warm_up=False)
-        seconds = [times[name].seconds for name in sides]
-        faster = [times_as_fast(times, "ours", "plain"), 3 * seconds[0] / (seconds[1] + 2 * seconds[2])]
-        cells = [*(f"{each:.3g}" for each in seconds), *(f"**{each:.2f}**" for each in faster)]
-        lines.append([env, str(layers), adapted, *cells, f"{kept.held_bytes / 1e6:.1f}"])
-    heads = ["environment", "layers", "adapted", "a pass that reads all layers, s", "first pass, s", "later pass, s"]
-    return table([*heads, "later, times as fast", "three passes", "kept, MB"], lines)
-
-
 def score() -> str:
     """Measure the policy in a state of 100 actions, against scoring the words of each action without a menu."""
     lines = []
@@ -330,7 +296,7 @@ def kernels() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     section.__name__: section for section in (whole, memory, horizon, cache, score)
 }
-PRINTED: dict[str, Callable[[], str]] = {section.__name__: section for section in (frozen, kernels)}
+PRINTED: dict[str, Callable[[], str]] = {section.__name__: section for section in (kernels,)}
 """Sections that no page shows."""
 SHAPED: dict[str, Callable[[], list[list[str]]]] = {section.__name__: section for section in (nano, gpt2, smollm2)}
 """Sections that measure rows of the table of iterations."""

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from reflectrl.engine.decode import Sampler, write
 from reflectrl.engine.drafts import Drafts, pass_tokens
-from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.load import adopt_kernels, round_frozen
@@ -144,10 +143,10 @@ def reader(shape: str, scene: Scene, episodes: Sequence[Sequence[Step]], max_len
     return made
 
 
-def policy(who: Reader, frozen_layers: FrozenLayers | None = None) -> LMPolicy:
+def policy(who: Reader) -> LMPolicy:
     """Return the engine's policy."""
     kept = PrefixCache(who.model.device, who.model.dtype)
-    return LMPolicy(who.model, who.encoder, prefix_cache=kept, frozen_layers=frozen_layers)
+    return LMPolicy(who.model, who.encoder, prefix_cache=kept)
 
 
 def reflector(who: Reader, temperature: float, cache_size: int = 0) -> LMReflector:
@@ -250,10 +249,9 @@ def tree_update(
     optimizer: torch.optim.Optimizer,
     samples: Sequence[StepSample],
     objective: Objective = REINFORCE,
-    frozen_layers: FrozenLayers | None = None,
 ) -> float:
     """Make the update of ``ReflectRLTrainer``: forward passes over prefix trees."""
-    player = policy(who, frozen_layers)
+    player = policy(who)
     passes = player.divide(
         [sample.view for sample in samples], [sample.decision for sample in samples], max_tokens=BUDGET
     )

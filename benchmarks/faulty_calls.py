@@ -95,7 +95,7 @@ def read(words: str) -> str:
     """Return a reply that has the form of a digest, right or wrong.
 
     Raises:
-        BadReply: it is no digest.
+        BadReply: it is not a digest.
 
     """
     if not re.fullmatch(r"[0-9a-f]{64}", words):

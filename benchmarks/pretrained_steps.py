@@ -20,7 +20,6 @@ from engine_prompts import Reader, Scene, Step, set_up
 from engine_sides import acts, policy, sgd, together, tree_update, writes
 from timing import Call, flops, matmul, race, share_of_peak
 
-from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import new_model
@@ -45,9 +44,9 @@ def reader(scene: Scene, compute: Precision, *, frozen: bool) -> Reader:
 
 
 def calls(speaker: Reader, who: Reader, episodes: Sequence[Sequence[Step]]) -> dict[str, Call]:
-    """Return the work of each part of an iteration; the frozen layers of the update have been computed before."""
+    """Return the work of each part of an iteration."""
     each, samples = together(episodes), [step.sample for episode in episodes for step in episode]
-    learn = partial(tree_update, who, sgd(who), samples, frozen_layers=frozen_layers(who.model.get_base_model()))
+    learn = partial(tree_update, who, sgd(who), samples)
     learn()
     return {"reflect": partial(writes, speaker, each), "act": partial(acts, policy(who), each), "update": learn}
 

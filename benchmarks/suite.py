@@ -239,7 +239,7 @@ def main() -> None:
     overrides = tuple(each for each in options.given if "=" in each)
     names = [each for each in options.given if "=" not in each] or suite_envs.MODULES
     if unknown := sorted(set(names) - set(suite_envs.MODULES)):
-        parser.error(f"{unknown[0]!r} is no member; expected one of {', '.join(suite_envs.MODULES)}")
+        parser.error(f"{unknown[0]!r} is not a member; expected one of {', '.join(suite_envs.MODULES)}")
     signal.signal(signal.SIGTERM, _stop)  # ends the children, too
     try:
         planned = [

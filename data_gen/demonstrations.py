@@ -117,7 +117,7 @@ def read_demonstrations(recipe: Recipe) -> list[Demonstration]:
     """Return the samples of the files that ``data.demonstrations`` names, in their order.
 
     Raises:
-        InvalidInput: a file that is not there, of another environment, or with a line that is no legal step.
+        InvalidInput: a file that is not there, of another environment, or with a line that is not a legal step.
 
     """
     return [found for file in recipe.data.demonstrations or () for found in _read(Path(file), recipe)]

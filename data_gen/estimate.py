@@ -46,7 +46,7 @@ class Estimate:
 
 
 def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
-    """Return the estimate of one call a chat, with a reply of at most ``reply_tokens``."""
+    """Return the estimate of one call per chat, with a reply of at most ``reply_tokens``."""
     sizes = [_tokens(chat) for chat in chats]
     return Estimate(len(sizes), Tokens(sum(sizes), reply_tokens * len(sizes)))
 

@@ -206,7 +206,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises:
         InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, a menu with other labels than
-            actions, a completion that is no label of it, or an image that is missing; names file and line.
+            actions, a completion that is not a label of it, or an image that is missing; names file and line.
 
     """
     rows = [_read(with_images(value, path, where, _HOLDERS), where) for where, value in read_jsonl(path)]

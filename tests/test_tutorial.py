@@ -95,7 +95,7 @@ class Reader:
             return run(["pip", "install", *OFFLINE, folder], self.folder)
         if program == "pytest":
             return run(["pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words], self.folder)
-        assert program == "reflectrl", f"{program} is no command of this page"
+        assert program == "reflectrl", f"{program} is not a command of this page"
         self.forget()
         done = reflectrl(*words)
         assert done.code == 0, f"{line}\n{done.out}\n{done.err}"

@@ -55,7 +55,7 @@ class Catalogue:
         """Return the tasks of a split, named after their games; ids begin with the family.
 
         Raises:
-            InvalidInput: a dataset that does not exist, is no dataset, or has no such games.
+            InvalidInput: a dataset that does not exist, is not a dataset, or has no such games.
 
         """
         if split not in self._tasks:
@@ -147,7 +147,7 @@ def open_catalogue(
             )
     elif not Path(dataset).is_dir():
         raise InvalidInput(
-            f"dataset {dataset!r} is no folder; expected one with games, or {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
+            f"dataset {dataset!r} is not a folder; expected one with games, {OWN}tomato, {OWN}all or {OWN}{PUBLISHED}."
         )
     for option, given in (("count", count), ("seed", seed), ("scenes", scenes), ("households", households)):
         if given is not None and kind not in KINDS:

@@ -163,7 +163,7 @@ def read_game(path: Path) -> Game:
     """Read a ``game.tw-pddl`` and the ``traj_data.json`` beside it, generated here or from a release of ALFWorld.
 
     Raises:
-        InvalidInput: a missing file, one that is no JSON, has another version, or lacks a complete problem.
+        InvalidInput: a missing file, one that is not JSON, has another version, or lacks a complete problem.
 
     """
     data = read_json(path)

@@ -153,7 +153,7 @@ def _expression(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise InvalidInput(f"the grammar of a game holds {text!r}, which is no expression.") from error
+        raise InvalidInput(f"the grammar of a game holds {text!r}, which is not an expression.") from error
 
 
 def _value(node: ast.expr, world: World, binding: Binding) -> str:

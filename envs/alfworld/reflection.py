@@ -141,7 +141,7 @@ def _outlook(moment: Moment) -> Outlook:
     thing, lamp = game.targets["object_target"], game.targets["toggle_target"]
     wanted = [one for one in state.of(thing, state.kind) if one in state.within or one == state.held]
     lit = state.of(lamp, state.within) if lamp else []
-    # more things than needed are no progress
+    # more things than needed are not progress
     known = min(len(wanted), 2 if game.family == "pick_two_obj_and_place" else 1) + min(len(lit), 1)
     plan = best_plan(game, names, position, seen.names)
     if plan is not None:

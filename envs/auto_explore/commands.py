@@ -221,7 +221,7 @@ class Shell:
         try:
             return self._write(apply_edits(data.decode(), body), name, append=False)
         except UnicodeDecodeError as error:
-            raise InvalidInput(f"{shown(name)} is no text; nothing was changed.") from error
+            raise InvalidInput(f"{shown(name)} is not text; nothing was changed.") from error
 
     def _pip(self, words: Sequence[str]) -> Result:
         return self._start(["-m", "pip", *words], "(pip has no network here.)")
@@ -232,7 +232,7 @@ class Shell:
                 f"the code or an argument has a NUL character or {MAX_ARGUMENT_BYTES:,} bytes or more; write long code "
                 "to a file, and run that."
             )
-        arguments = [word.encode(errors="replace").decode() for word in arguments]  # lone surrogates are no text
+        arguments = [word.encode(errors="replace").decode() for word in arguments]  # lone surrogates are not text
         left = self._limits.write_bytes - self._written
         if left <= 0:
             raise InvalidInput(self._used_up())
@@ -268,7 +268,7 @@ class Shell:
         return f"the {self._limits.write_bytes:,} bytes that may be written here are used up; nothing was done."
 
     def _text(self, name: str, *, end: bool = False) -> str:
-        """Read as much of a file as can be shown, from its beginning or its end; a sentence if it is no text."""
+        """Read as much of a file as can be shown, from its beginning or its end; a sentence if it is not text."""
         with self._tree.file(self._at(name)) as fd:
             size = os.fstat(fd).st_size
             window = 4 * self._limits.output + 4

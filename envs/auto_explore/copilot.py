@@ -155,7 +155,7 @@ def _check_writable(source: str) -> None:
     """Raise ``InvalidInput`` if changes cannot be written to ``source``, before any work is done."""
     folder = user_path(source)
     if not folder.is_dir():
-        raise InvalidInput(f"changes to {source!r} cannot be kept, since it is no folder; leave out --apply.")
+        raise InvalidInput(f"changes to {source!r} cannot be kept, since it is not a folder; leave out --apply.")
     if folder.stat().st_uid != os.geteuid():
         raise InvalidInput(
             f"folder {source!r} is not yours (its owner is user {folder.stat().st_uid}, you are {os.geteuid()}), and "

@@ -98,7 +98,7 @@ def ask_about(
         held_out: names of the repositories that only the split ``UNSEEN`` asks about.
 
     Raises:
-        InvalidInput: a name that is no folder name, a folder that cannot be read, too few clear questions.
+        InvalidInput: a name that is not a folder name, a folder that cannot be read, too few clear questions.
 
     """
     contents = {name: readable_files(folder) for name, folder in sorted(repositories.items())}
@@ -328,6 +328,6 @@ def _check_file(question: Question, visible: Mapping[str, frozenset[str]], where
 def _check_name(repository: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", repository):
         raise InvalidInput(
-            f"repository name {repository!r} is no folder name; expected letters, digits, '.', '_' and '-', "
+            f"repository name {repository!r} is not a folder name; expected letters, digits, '.', '_' and '-', "
             "not beginning with a dot."
         )

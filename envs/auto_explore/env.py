@@ -235,7 +235,7 @@ class AutoExplore(NatLangEnv):
         return TOGETHER if word == ALL else MISSING.format(word)
 
     def _file_reads(self) -> Sequence[str]:
-        """Return the commands that read the right file, or its first lines, which are no mistakes either."""
+        """Return the commands that read the right file, or its first lines, which are not mistakes either."""
         file = self._file
         if file is None:
             return ()

@@ -41,20 +41,20 @@ def _system_errors() -> Iterator[None]:
 class Sandbox:
     """Commands on a private copy of ``repository``, which itself is never written.
 
-    The copy leaves out hidden and unreadable files, names that are no text, links to the outside, and what is neither
+    The copy leaves out hidden and unreadable files, names that are not text, links to the outside, and what is neither
     file nor folder. ``programs`` allows python and pip, which need bubblewrap. The copy is removed by ``close``, at the
     end of a ``with`` block, with its last user, or when the interpreter exits; after a SIGKILL, when the next one is
     made.
 
     Raises:
-        InvalidInput: ``repository`` is no folder, or holds more than ``limits`` allow.
+        InvalidInput: ``repository`` is not a folder, or holds more than ``limits`` allow.
         WorkFailed: it could not be copied.
 
     """
 
     def __init__(self, repository: Path, *, limits: Limits = DEFAULT_LIMITS, programs: bool = False) -> None:
         if not repository.is_dir():
-            what = "is no folder" if repository.exists() else "does not exist"
+            what = "is not a folder" if repository.exists() else "does not exist"
             raise InvalidInput(f"repository {str(repository)!r} {what}; give the folder of a repository.")
         self._repository = repository
         self._limits = limits

@@ -90,7 +90,7 @@ def _check_local(link: Link, sources: Sequence[str], what: str) -> None:
     """Refuse a file of this machine that a server names; the user's folders of archives and local indexes may.
 
     Raises:
-        WorkFailed: it lies elsewhere, or is no regular file.
+        WorkFailed: it lies elsewhere, or is not a regular file.
 
     """
     file, here = link.file_path.resolve(), [_local(source) for source in sources]

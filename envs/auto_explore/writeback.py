@@ -25,7 +25,7 @@ CONTEXT = 3
 
 
 def diff(before: Contents, after: Contents, limits: Limits = Limits()) -> Iterator[str]:  # noqa: B008 - frozen
-    """Yield the lines of a unified diff; for a file that is no text or too large, one line that says so."""
+    """Yield the lines of a unified diff; for a file that is not text or too large, one line that says so."""
     bytes_left, lines_left, pairs_left = limits.diff_bytes, limits.diff_lines, limits.diff_pairs
     paths = iter(after)
     for path in paths:

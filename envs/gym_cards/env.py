@@ -92,7 +92,9 @@ class GymCards(NatLangEnv):
     def start(self, task: Task) -> None:
         """Deal the cards or numbers of a task."""
         if self._tasks.get(task.id) != task:
-            raise InvalidInput(f"task {task.id!r} is no deal of {self.game!r} of {self.name!r}; use env.tasks(split).")
+            raise InvalidInput(
+                f"task {task.id!r} is not a deal of {self.game!r} of {self.name!r}; use env.tasks(split)."
+            )
         self._game.deal(task, self.np_random)
         self._total = 0.0
 

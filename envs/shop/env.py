@@ -67,7 +67,7 @@ class Shop(NatLangEnv):
         """Open the search page."""
         goal = goals().get(task.id)
         if goal is None:
-            raise InvalidInput(f"task {task.id!r} is no instruction of {self.name!r}; use env.tasks(split).")
+            raise InvalidInput(f"task {task.id!r} is not an instruction of {self.name!r}; use env.tasks(split).")
         self._state = self._before = State(goal)
 
     def observe(self) -> Observation:

@@ -42,7 +42,7 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
     """Parse an environment's options, each typed as ``KEY=VALUE`` with a YAML value.
 
     Raises:
-        InvalidInput: an option without ``=``, or a value that is no YAML.
+        InvalidInput: an option without ``=``, or a value that is not YAML.
 
     """
     from reflectrl.config.yaml_text import read_yaml

@@ -46,7 +46,7 @@ PROGRESS = {"PIP_QUIET": "1", "TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS
 def hush_libraries() -> None:
     """Hide the warnings of ``LIBRARIES``, and Python's own unless the user asks for them (``PYTHONWARNINGS``).
 
-    Where the standard error is no terminal, progress of other libraries and of pip is hidden, too.
+    Where the standard error is not a terminal, progress of other libraries and of pip is hidden, too.
     """
     if not sys.stderr.isatty():
         for variable, off in PROGRESS.items():

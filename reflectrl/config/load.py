@@ -156,7 +156,7 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
 
     """
     if not path.is_file():
-        raise InvalidInput(f"{path.parent} is no run folder, as it has no {path.name}; give a recipe to begin one.")
+        raise InvalidInput(f"{path.parent} is not a run folder, as it has no {path.name}; give a recipe to begin one.")
     identity, text = str(path.resolve()), read_text(path, "a recipe, a YAML file in UTF-8")
     values = _values(identity, text)
     if (parent := values.values.get("extends")) is not None and parent not in recipe_names():
@@ -240,7 +240,7 @@ def _located(given: str, folder: Path, above: tuple[str, ...]) -> tuple[str, str
     what = f"{reprlib.repr(given)}, which {above[-1]!r} extends," if above else reprlib.repr(given)
     if (why := _missing_file(given, path)) is not None:
         raise InvalidInput(
-            f"recipe {what} is no file: {why}; correct the path, or name a shipped recipe, which "
+            f"recipe {what} is not a file: {why}; correct the path, or name a shipped recipe, which "
             "`reflectrl recipes ls` lists."
         )
     raise InvalidInput(

@@ -94,7 +94,7 @@ class PromptSection(PromptLayout):
 
 
 class _Players(Section):
-    """Players of an episode, by role; a key that is no role is a seat of the user's own, and names its class."""
+    """Players of an episode, by role; a key that is not a role is a seat of the user's own, and names its class."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[dict[str, Any], BeforeValidator(own_settings)]] = Field(init=False)

@@ -227,7 +227,7 @@ def _of_name(kind: Kind | None, section: Any, value: Any) -> Iterator[Wish]:
 
 
 def _of_options(where: str, env: str, options: Mapping[str, Any], given: Collection[str]) -> Iterator[Wish]:
-    """Yield the options that hold more than numbers and words; a path, address or module is no word."""
+    """Yield the options that hold more than numbers and words; a path, address or module is not a word."""
     for name, value in options.items():
         words = value if isinstance(value, list) else [value]
         if name not in given and not all(_is_harmless(word) or _is_word(word) for word in words):

@@ -59,7 +59,7 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
     except RecursionError as error:
         raise InvalidInput(f"{what} nests lists and mappings too deep, or in themselves; expected a recipe.") from error
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the last two for "!!int x", "!!bool x"
-        raise InvalidInput(f"{what} is no valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
+        raise InvalidInput(f"{what} is not valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
 
 
 def _plain(value: Any, copied: Iterator[int]) -> Any:

@@ -70,22 +70,22 @@ def public_address(url: str) -> str:
     The address is copied into run folders and reports, so it must not contain credentials.
 
     Raises:
-        InvalidInput: it is no address, or contains credentials, which the message does not repeat.
+        InvalidInput: it is not an address, or contains credentials, which the message does not repeat.
 
     """
     expected = "expected one like http://localhost:8000/v1"
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - read to be checked
-    except ValueError:  # a port that is no number, half of an IPv6 address
-        raise InvalidInput(f"base_url is no address; {expected}.") from None
+    except ValueError:  # a port that is not a number, half of an IPv6 address
+        raise InvalidInput(f"base_url is not an address; {expected}.") from None
     if "@" in (parts.netloc or url) or parts.query or parts.fragment:
         raise InvalidInput(
             f"base_url holds a login or a query, and recipes are copied into run folders and reports; {expected}: "
             "leave the login or query out, and name the environment variable that holds the key in api_key_env."
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or not parts.hostname.isascii():
-        raise InvalidInput(f"base_url={url!r} is no address; {expected}.")
+        raise InvalidInput(f"base_url={url!r} is not an address; {expected}.")
     if _is_number(parts.hostname) and ip_address(parts.hostname) is None:
         raise InvalidInput(
             f"base_url={url!r} names its host by a number; expected a name, or an IP address in its usual form, such "
@@ -103,7 +103,7 @@ def variable_name(name: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InvalidInput(
-            "api_key_env is no name of an environment variable; expected one like OPENAI_API_KEY: put the key into "
+            "api_key_env is not a name of an environment variable; expected one like OPENAI_API_KEY: put the key into "
             "that variable, since recipes are copied into run folders and reports."
         )
     return name

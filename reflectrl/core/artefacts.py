@@ -164,7 +164,7 @@ def read_ledger(run: Path) -> dict[str, Any]:
     """Return the entries of ``stages.json`` of ``run``, by stage; empty where there is no such file.
 
     Raises:
-        InvalidInput: the file cannot be read, is no ledger, or was written in another format.
+        InvalidInput: the file cannot be read, is not a ledger, or was written in another format.
 
     """
     path = run / LEDGER

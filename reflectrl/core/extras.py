@@ -167,8 +167,8 @@ class Copilot(Protocol):
 
         Raises:
             EOFError: the person closed the input.
-            InvalidInput: an empty task, a missing source, ``apply`` with a source that is no folder of the user's, or a
-                machine on which programs cannot run.
+            InvalidInput: an empty task, a missing source, ``apply`` with a source that is not a folder of the user's, or
+                a machine on which programs cannot run.
             WorkFailed: the task was not finished within ``steps``, the source changed meanwhile or cannot be written,
                 the changed files are too large or another user's, or the chat endpoint failed.
 
@@ -209,7 +209,7 @@ class TextSpace(gymnasium.Space[str]):
             probability: must be ``None``; it is part of gymnasium's signature.
 
         Raises:
-            InvalidInput: a mask that is no sequence of texts, a probability, or nothing to draw from.
+            InvalidInput: a mask that is not a sequence of texts, a probability, or nothing to draw from.
 
         """
         if probability is not None:

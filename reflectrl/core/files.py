@@ -42,7 +42,7 @@ def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading.
 
     Raises:
-        OSError: there is none that can be read, or it is no regular one; reading a pipe could wait for ever.
+        OSError: there is none that can be read, or it is not a regular one; reading a pipe could wait for ever.
 
     """
     kind = stat.S_IFMT(path.stat().st_mode)

@@ -51,7 +51,7 @@ def to_plain(value: Any) -> object:
     """Convert an instance of a subclass of a plain type, such as ``numpy.float64``, to that type.
 
     Raises:
-        TypeError: the value is no instance of a plain type.
+        TypeError: the value is not an instance of a plain type.
 
     """
     plain: type[Any]
@@ -192,7 +192,7 @@ def read_json(path: Path, expected: str) -> Any:
 
 def drop_unfinished_line(path: Path) -> None:
     """Remove a last line without a newline, which a run leaves that is killed while writing."""
-    if not path.is_file() or path.stat().st_size == 0:  # what is no file is refused where it is read or written
+    if not path.is_file() or path.stat().st_size == 0:  # what is not a file is refused where it is read or written
         return
     with open(path, "rb+", opener=open_own) as file:  # noqa: PTH123 - Path has no opener
         file.seek(-1, os.SEEK_END)

@@ -111,7 +111,7 @@ def read_origin(run: Path) -> Origin | None:
 def commit_of(folder: Path) -> str:
     """Return the short hash of the commit checked out in ``folder``, with the suffix ``-dirty`` if its code differs.
 
-    Pages (``*.md``) and ``docs/`` are no code. Empty where git does not track the folder, such as an installed package
+    Pages (``*.md``) and ``docs/`` are not code. Empty where git does not track the folder, such as an installed package
     inside another repository.
     """
     commit = _git(folder, "rev-parse", "--short", "HEAD")

@@ -172,7 +172,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
             )
         if known[0] in options:
             raise InvalidInput(
-                f"environment {name!r} was given {known[0]}={options[known[0]]!r} besides; leave one out."
+                f"environment {name!r} was given {known[0]}={options[known[0]]!r} as well; leave one out."
             )
         options = {known[0]: rest, **options}
     try:

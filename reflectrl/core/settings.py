@@ -170,7 +170,7 @@ def mistakes(error: ValidationError, kind: type, values: Mapping[str, Any]) -> l
 
 
 def _keys(fault: str, loc: Sequence[int | str], values: Any) -> list[int | str]:
-    """Return ``loc`` without the tags (``str``, ``list[str]``, a kind) of union members, which are no keys."""
+    """Return ``loc`` without the tags (``str``, ``list[str]``, a kind) of union members, which are not keys."""
     keys: list[int | str] = []
     named = False
     for at, part in enumerate(loc):

@@ -62,7 +62,7 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
         return "it reads images, whose states are not kept"
     kernel = model.config.get_text_config()._attn_implementation  # transformers has no public name for it
     if kernel not in ("eager", "sdpa"):
-        return f"its attention kernel {kernel} takes no mask of one's own"
+        return f"its attention kernel {kernel} takes no custom mask"
     reason = None
     for path_attention in (True, False):
         model.path_attention = path_attention

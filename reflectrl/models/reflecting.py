@@ -138,8 +138,8 @@ class ReflectingPolicy(ThinkingPolicy):
         """
         if any("reflector" in view.said for view in views):
             raise InvalidInput(
-                "a model with an adapter named 'reflector' writes the reflections itself, but another reflector speaks "
-                "besides; give one of the two."
+                "a model with an adapter named 'reflector' writes the reflections itself, but another reflector was given "
+                "too; give one of the two."
             )
         with _computing(self._model, REFLECTING):
             return super().act(views, draws)

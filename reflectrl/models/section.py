@@ -189,7 +189,7 @@ class ModelSection(Section):
     @classmethod
     def _autocast_is_compute(cls, values: Any) -> Any:
         if isinstance(values, dict) and "autocast" in values:
-            raise ValueError("autocast was given, which is no key any more; set compute to auto, float32 or bfloat16")
+            raise ValueError("autocast was given, which is no longer a key; set compute to auto, float32 or bfloat16")
         return values
 
     @model_validator(mode="after")

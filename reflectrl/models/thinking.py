@@ -202,7 +202,7 @@ class ThinkingPolicy(WritingPolicy):
     def _cue(self) -> Tokens:
         return self._encoder.continuation(AFTER_THOUGHT)
 
-    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:  # noqa: ARG002 - the label is no part of it
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:  # noqa: ARG002 - the label is not a part of it
         ids = (*self._encoder.continuation(PromptFormat.completion(thought)), self._writer.end)
         return ids, len(ids)
 

@@ -52,7 +52,7 @@ def train_tokenizer(
     # single_word keeps "100" from becoming "10", "0"
     words = [label for label in long_labels if label.isalnum()]
     tokenizer.add_tokens([AddedToken(label, single_word=True, normalized=False) for label in words])
-    # a label that is no word ("<|3|>") may stand anywhere, and is never read into the text of others
+    # a label that is not a word ("<|3|>") may stand anywhere, and is never read into the text of others
     tokenizer.add_special_tokens([AddedToken(label, normalized=False) for label in long_labels if label not in words])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -179,7 +179,7 @@ class LMReflector(CachedPlayer):
         self._writer.forget()
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
-        """Return one utterance a prompt, at most ``max_new_tokens`` tokens each."""
+        """Return one utterance per prompt, at most ``max_new_tokens`` tokens each."""
         rows = self._encoder.all_tokens(prompts, reserve=self._writer.max_new_tokens)
         said = self._writer.write(rows, Sampler(draws, self._temperature))
         texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)

@@ -24,7 +24,7 @@ Advance = Callable[[int, int, str], None]
 LABEL_WIDTH = 18
 """Width of the column with the stage that a line is about."""
 MIN_SECONDS_APART = 60.0
-"""Minimum seconds between the lines of a stage where the output is no terminal."""
+"""Minimum seconds between the lines of a stage where the output is not a terminal."""
 
 
 def labelled(label: str, text: str) -> str:
@@ -51,7 +51,7 @@ class _Board(Progress):
 
 
 class _Log:
-    """Progress lines of a stage where the output is no terminal."""
+    """Progress lines of a stage where the output is not a terminal."""
 
     def __init__(self, name: str, write: Callable[[str], None], apart: float) -> None:
         self._name = name
@@ -81,7 +81,7 @@ class Reporter:
 
     Args:
         console: the output; stderr by default.
-        apart: minimum seconds between the lines of a stage where the output is no terminal.
+        apart: minimum seconds between the lines of a stage where the output is not a terminal.
 
     """
 

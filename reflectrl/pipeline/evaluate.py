@@ -172,7 +172,7 @@ class _Evaluation:
         if not taught or self.recipe.players.reflector.player not in ("local", "self"):
             return None
         env, layout = self._envs[0], self.run_players.layout
-        with contextlib.suppress(ReflectRLError):  # what only the audit needs is no reason to stop
+        with contextlib.suppress(ReflectRLError):  # what only the audit needs is not a reason to stop
             return shares([list(judged_steps(env, layout, each, self._taught)) for each in trajectories])
         return None
 
@@ -199,7 +199,7 @@ class _Evaluation:
                 for each in begun:
                     each.result()
                     starts.add(each.env.observation.shown)
-        except ReflectRLError:  # no training task is played here, so its faults are no reason to stop
+        except ReflectRLError:  # no training task is played here, so its faults are not a reason to stop
             return frozenset()
         return frozenset(starts)
 

@@ -272,7 +272,7 @@ class RunFolder:
     def _has_made(self, stage: str) -> bool:
         if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
             return True
-        # every start of a stage writes the base models again, so they are no work that was done
+        # every start of a stage writes the base models again, so they are not work that was done
         return any(not name.startswith(BASE) for name, _ in products(self.path, stage))
 
     def _has_replies(self) -> bool:
@@ -366,7 +366,7 @@ def read_recipe(run: Path, *, hosts: Collection[str] = (), given: Collection[str
     read_agent_file(run)  # refuses the export of another format
     path = read_artefacts(run).verify_recipe()
     if not path.is_file():
-        raise InvalidInput(f"{run} is no run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
+        raise InvalidInput(f"{run} is not a run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
     return load_saved_recipe(path, hosts=hosts, given=given)
 
 

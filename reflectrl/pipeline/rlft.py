@@ -163,7 +163,9 @@ def trainer_class(name: str | None) -> type[ReflectRLTrainer]:
             "package, or of a file whose folder is in PYTHONPATH."
         ) from error
     if not (isinstance(found, type) and issubclass(found, ReflectRLTrainer)):
-        raise InvalidInput(f"rlft.trainer is {name!r}, which is no subclass of reflectrl.ReflectRLTrainer; derive it.")
+        raise InvalidInput(
+            f"rlft.trainer is {name!r}, which is not a subclass of reflectrl.ReflectRLTrainer; derive it."
+        )
     return found
 
 

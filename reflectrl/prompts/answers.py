@@ -58,7 +58,7 @@ def thought_in(text: str) -> str:
 
 def _unescaped(value: str) -> str:
     try:
-        return str(json.loads(f'"{value}"', strict=False)).encode(errors="replace").decode()  # \ud800 is no text
+        return str(json.loads(f'"{value}"', strict=False)).encode(errors="replace").decode()  # \ud800 is not text
     except ValueError:  # such as \q
         return value
 

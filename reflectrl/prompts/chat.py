@@ -10,7 +10,7 @@ KEEP = (
     f"After `{CARRIED_CUE}` stands your reflection of the step before, which nobody will see again: say once more "
     "whatever in it will still be needed, and correct what has proved wrong."
 )
-"""What a reflector that carries its words is told besides."""
+"""What a reflector that carries its words is told in addition."""
 POLICY_ROLE = (
     "You play step by step. Each state ends with a menu of actions, one `label. action` a line. Answer with the label "
     "of the action you choose and nothing else."

@@ -81,7 +81,7 @@ class Scale:
             if words in (str(level), label.lower(), f"{level}. {label}".lower()):
                 return level
         expected = ", ".join(f"{level} ({label})" for level, label in enumerate(self.labels))
-        raise BadReply(f"That is no rating. Answer with exactly one of these numbers: {expected}.")
+        raise BadReply(f"That is not a rating. Answer with exactly one of these numbers: {expected}.")
 
     def rated(self, level: int | None, steps: int, words: str) -> Utterance:
         """Return a rater's utterance on an episode of ``steps`` steps; without a ``level`` it has no scores."""

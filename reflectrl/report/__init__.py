@@ -24,7 +24,7 @@ def report(runs: Sequence[Path], out: Path | None = None, *, episode: bool = Fal
         episode: also print a task that the first run lost before RLFT and won after it.
 
     Raises:
-        InvalidInput: no run, a folder that is no run folder, a damaged file in it, or an ``out`` that cannot be
+        InvalidInput: no run, a folder that is not a run folder, a damaged file in it, or an ``out`` that cannot be
             written.
 
     """

@@ -264,7 +264,7 @@ def _limits(card: Card) -> Iterator[str]:
     yield f"Menus have at most {card.agent.max_actions} actions, prompts {card.recipe.model.max_length} tokens."
     yield "It always chooses one of the actions that it is shown, however bad all of them are."
     if card.recipe.players.reflector.player not in ("none", "expert"):
-        yield "Reflections are a model's words: they may be wrong, and they are no explanation of what the policy does."
+        yield "Reflections are a model's words: they may be wrong, and do not explain what the policy does."
     if card.policy != "policy" and card.recipe.rlft:
         yield "Its reinforcement learning was not done when it was exported."
     if card.base is None or card.base.license is None:

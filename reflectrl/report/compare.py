@@ -27,7 +27,7 @@ from reflectrl.rollout.results import EvalRow
 RESAMPLES = 10_000
 """Number of bootstrap samples of an interval, drawn from a fixed seed so that equal runs give equal intervals."""
 LEAST_RUNS = 3
-"""Minimum number of runs a side of a probability of improvement: one run that beats another is no evidence."""
+"""Minimum number of runs a side of a probability of improvement: one run that beats another is not evidence."""
 FloatArray = NDArray[np.float64]
 RECIPE = "recipe"
 """Groups runs by their recipe's name and all of its settings except description and seed."""
@@ -203,7 +203,7 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
     settings = [_as_text(run.settings or {"name": run.name}) for run in runs]
     known = {key for each in settings for key in each}
     if by != RECIPE and by not in known:
-        raise InvalidInput(f"--by {by} is no key of these recipes; {nearest(by, [RECIPE, *known])}")
+        raise InvalidInput(f"--by {by} is not a key of these recipes; {nearest(by, [RECIPE, *known])}")
     groups: dict[str, list[Run]] = {}
     for run, name in zip(runs, _names(settings, by), strict=True):
         groups.setdefault(name, []).append(run)

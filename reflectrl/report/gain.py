@@ -68,7 +68,7 @@ def change_over_runs(after: Sequence[Interval], before: Sequence[Interval]) -> I
 
     Each end is Newcombe's for the tasks of all runs together or, if that is farther out, the end of the t interval of
     the runs' own changes. They are paired because runs of one seed share what its data were worth, which cancels. The
-    number of runs decides, not that of tasks: three runs that gain 17, 9 and 1 points are no clear gain.
+    number of runs decides, not that of tasks: three runs that gain 17, 9 and 1 points are not a clear gain.
 
     Args:
         after: success of the later policy, of one or more runs.

@@ -30,7 +30,7 @@ HEADS = (
 )
 NOTE = (
     "Right: the state is described as the expert would, whatever is said about the last action. Taught: the prompt is "
-    "one of the reflector's SFT rows. A good action is no mistake by the environment's own judgement, or the expert's. "
+    "one of the reflector's SFT rows. A good action is not a mistake by the environment's judgement, or the expert's. "
     "If reflections are often wrong, raise sft.reflector.steps or data.samples; eval.controls: [expert] shows what "
     "right ones are worth."
 )

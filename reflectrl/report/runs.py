@@ -124,7 +124,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders; one that is given twice is read once.
 
     Raises:
-        InvalidInput: no folder was given, or one is no run folder or holds a damaged or exchanged file.
+        InvalidInput: no folder was given, or one is not a run folder or holds a damaged or exchanged file.
 
     """
     if not paths:
@@ -141,7 +141,9 @@ def _read_run(path: Path, name: str) -> Run:
     ledger = read_ledger(path)
     artefacts = Artefacts(path, ledger)
     if not (given := artefacts.verify_recipe()).exists():
-        raise InvalidInput(f"{path} is no run folder (it has no {given.name}); expected one that `reflectrl run` made.")
+        raise InvalidInput(
+            f"{path} is not a run folder (it has no {given.name}); expected one that `reflectrl run` made."
+        )
     recipe = without_credentials(read_text(given, "the recipe of this run folder"))
     results, metrics, throughput, ratings, trials = (
         artefacts.verify(file) if (path / file).is_file() else None

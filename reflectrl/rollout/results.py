@@ -25,7 +25,7 @@ class ReflectorShares:
     right_new: float | None
     """The same of the other steps."""
     good_when_right: float | None
-    """Steps with a right reflection whose action is no mistake."""
+    """Steps with a right reflection whose action is not a mistake."""
     good_when_wrong: float | None
     """The same of the steps with a wrong one."""
     success_never_wrong: float | None

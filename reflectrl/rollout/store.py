@@ -35,8 +35,8 @@ class EpisodeStore:
                 above 0 (``rewarded``).
 
         Raises:
-            InvalidInput: the file is no store, is damaged before its last line, or belongs to another environment; or
-                ``keep`` is none of these.
+            InvalidInput: the file is not a store, is damaged before its last line, or belongs to another environment;
+                or ``keep`` is none of these.
 
         """
         need_one_of("keep", keep, get_args(Keep))
@@ -95,7 +95,7 @@ class EpisodeStore:
 
 
 def _drop_damaged_end(path: Path) -> int:
-    """Remove a last line without its newline, or one that is no JSON after one that is; return their number."""
+    """Remove a last line without its newline, or one that is not JSON after one that is; return their number."""
     if not path.exists():
         return 0
     before = path.stat().st_size

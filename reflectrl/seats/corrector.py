@@ -29,7 +29,7 @@ TOGETHER = (
 )
 ROLE = "You check the thought of a player before a move."
 JUDGED = Scale(("wrong", "right"))
-_QUESTION = "Does the thought say rightly what the state shows, and does the move serve it? 0. wrong 1. right"
+_QUESTION = "Does the thought describe the state correctly, and does the move serve it? 0. wrong 1. right"
 _REQUEST = "The thought is wrong. The right thought, in one sentence of the same style, without the move:"
 _CUE = "Thought:"
 KEPT = 100_000
@@ -40,8 +40,8 @@ _EVALUATION = (
     "have had, in its style and in one sentence or two, without naming a move."
 )
 _QUESTIONS = (
-    "Does it say rightly what the state shows?",
-    "Does it judge the last action rightly?",
+    "Does it describe the state correctly?",
+    "Does it judge the last action correctly?",
     "Does the move serve it?",
 )
 
@@ -213,7 +213,7 @@ class LocalCorrector:
         self._known: BatchCache[str, Utterance] = BatchCache(KEPT)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - it is greedy
-        """Return one utterance a view, empty for a thought that is right or absent."""
+        """Return one utterance per view, empty for a thought that is right or absent."""
         shown = [thought_shown(view) if "policy" in view.said else "" for view in views]
         corrections = iter(self._known.get([text for text in shown if text], self._corrections))
         return [next(corrections) if text else Utterance("") for text in shown]

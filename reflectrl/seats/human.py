@@ -135,4 +135,4 @@ def _complaint(answer: str, found: Sequence[int], menu: Menu) -> str:
         return f"{answer!r} may be any of: {several}. Type more of it, or a label."
     if not answer:
         return "Nothing was typed. Type the label of an action."
-    return f"{answer!r} is no label or action here; {nearest(answer, menu.actions)} Type a label."
+    return f"{answer!r} is not a label or action here; {nearest(answer, menu.actions)} Type a label."

@@ -144,11 +144,11 @@ class RaterModel(Protocol):
     """Protocol of a language model that summarises and rates."""
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary a chat, on one line; empty where the model gave none."""
+        """Return one summary per chat, on one line; empty where the model gave none."""
         ...
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
-        """Return one level a chat; ``None`` where the model gave none in any attempt."""
+        """Return one level per chat; ``None`` where the model gave none in any attempt."""
         ...
 
 
@@ -173,7 +173,7 @@ class Rater:
         self._votes = votes
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one rating a view of a finished episode."""
+        """Return one rating per view of a finished episode."""
         segments = [self._questions.segments(view) for view in views]
         summaries: list[list[str]] = [[] for _ in views]
         for place in range(max(map(len, segments), default=0)):
@@ -211,7 +211,7 @@ class RemoteModel:
         self._scale = scale
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary a chat; empty for one that got no usable reply.
+        """Return one summary per chat; empty for one that got no usable reply.
 
         Raises:
             WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
@@ -220,7 +220,7 @@ class RemoteModel:
         return RemoteText(self.client).write(chats, draws)
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
-        """Return one level a chat; ``None`` for one that got no rating in all attempts; raises as ``summaries``."""
+        """Return one level per chat; ``None`` for one that got no rating in all attempts; raises as ``summaries``."""
         reads = [self._scale.read] * len(chats)
         replies = self.client.ask_many(chats, reads, list(map(repr, draws)), instead=_UNRATED)
         return [None if reply.value == _UNRATED else reply.value for reply in replies]
@@ -245,7 +245,7 @@ class LearnedRater:
         self._model = LocalModel(model.lm, questions.scale, max_length=model.max_length)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one rating a view of a finished episode."""
+        """Return one rating per view of a finished episode."""
         levels = self._model.ratings([self._questions.whole(view) for view in views], draws)
         scale = self._questions.scale
         return [scale.rated(level, len(view.past), "") for level, view in zip(levels, views, strict=True)]
@@ -282,7 +282,7 @@ class RuleRater:
         self._accuracy = accuracy
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:
-        """Return one rating a view of a finished episode."""
+        """Return one rating per view of a finished episode."""
         return [self._rating(view, draw) for view, draw in zip(views, draws, strict=True)]
 
     def _rating(self, view: View, draw: float) -> Utterance:

@@ -110,7 +110,7 @@ def _mistake(error: Mapping[str, Any]) -> str:
     if kind == "json_invalid":
         return "its body is not JSON"
     if not field:
-        return "its body is not a JSON object, or content-type is not application/json"
+        return "its body is not JSON object, or content-type is not application/json"
     if kind == "extra_forbidden":
         return f"the field {field!r} is unknown; {nearest(field, ActRequest.model_fields)}".removesuffix(".")
     if kind == "missing":

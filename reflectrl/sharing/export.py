@@ -137,7 +137,7 @@ def export_run(
         tell: receives a line for everything unusual about the export.
 
     Raises:
-        InvalidInput: ``run`` is no run folder, has no policy or a damaged part, or ``out`` is no export.
+        InvalidInput: ``run`` is not a run folder, has no policy or a damaged part, or ``out`` is not an export.
         WorkFailed: the disk refused to write.
 
     """

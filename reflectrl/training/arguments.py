@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
-from reflectrl.engine.frozen_layers import frozen_layers
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.engine.seeding import seeded
@@ -166,9 +165,7 @@ def trainable_policy(
             prefix_cache=cache,
         )
     else:
-        kept = args.prefix_reuse and args.update.num_iterations > 1 and not reflects(lm.model)
-        frozen = frozen_layers(lm.base) if kept else None
-        policy = LMPolicy(lm.model, encoder, prefix_cache=cache, frozen_layers=frozen)
+        policy = LMPolicy(lm.model, encoder, prefix_cache=cache)
     if not reflects(lm.model):
         return policy
     other = prefix_cache_for(lm.base, args.max_length, "reflector") if args.prefix_reuse else None

@@ -52,7 +52,7 @@ class StepSample:
 
 
 def scored(trajectory: Trajectory, weights: Mapping[str, float]) -> bool:
-    """Return whether every source with a weight rewarded a step of the episode: a failed rating is no rating of 0."""
+    """Return whether every source with a weight rewarded a step of the episode: a failed rating is not one of 0."""
     named = [source for source, weight in weights.items() if weight]
     return all(any(source in _sources(turn) for turn in trajectory.turns) for source in named)
 

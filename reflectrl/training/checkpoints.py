@@ -117,7 +117,7 @@ def _fault(folder: Path) -> str | None:
 def _read_manifest(folder: Path) -> _Manifest:
     path = folder / MANIFEST
     if not path.exists():
-        raise InvalidInput(f"{folder} holds no {MANIFEST}, so it is no checkpoint of reflectrl or was cut short.")
+        raise InvalidInput(f"{folder} holds no {MANIFEST}, so it is not a checkpoint of reflectrl or was cut short.")
     manifest = decode(_Manifest, read_json(path, "the digests of a checkpoint: choose another one"), str(path))
     if (manifest.format, manifest.version) != (FORMAT, VERSION):
         raise InvalidInput(f"{path} is of {manifest.format} {manifest.version}; expected {FORMAT} {VERSION}.")

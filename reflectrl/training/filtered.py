@@ -1,4 +1,4 @@
-"""``FilteredCloning``: behaviour cloning of the policy's own successes, an example of a method of one's own."""
+"""``FilteredCloning``: behaviour cloning of the policy's own successes, an example of a custom method."""
 
 from __future__ import annotations
 

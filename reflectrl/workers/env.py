@@ -213,7 +213,7 @@ def _call(env: NatLangEnv, request: Request) -> Any:
             return env.reading(thought)
         case AskHints(previous=previous):
             return env.hints(previous)
-    raise RuntimeError(f"{type(request).__name__} is no request in an episode")
+    raise RuntimeError(f"{type(request).__name__} is not a request in an episode")
 
 
 class WorkerEnv(NatLangEnv):

@@ -44,7 +44,7 @@ class WorkerPool(Failures):
             raise InvalidInput(f"workers={workers} was given; expected 1 or more processes.")
         super().__init__(limits)
         self.recycled = 0
-        """Number of processes replaced so far because of their memory, which is no failure."""
+        """Number of processes replaced so far because of their memory, which is not a failure."""
         self._numbers = itertools.count()
         self._workers = [WorkerProcess(limits.max_memory_mb) for _ in range(min(workers, os.cpu_count() or 1))]
         self._end = weakref.finalize(self, _end, self._workers)  # at the latest when the interpreter exits

@@ -113,7 +113,7 @@ def test_a_person_sees_each_menu_once(repository: Path) -> None:
     assert done.out.count("0. id README.md\n") == 2
     assert "  Command: cat README.md\n" in done.out
     assert "Result: The office. \ufffd[2JAsk people.\n" in done.out
-    assert "'nonsense' is no label or action here" in done.out
+    assert "'nonsense' is not a label or action here" in done.out
     assert done.out.endswith("  Command: id note-0.md\nanswer: people/note-0.md\n")
     assert "\x1b" not in done.out
     assert bytes_of(repository) == before

@@ -208,7 +208,7 @@ sft: null
         "override 'seed': expected key.sub=value",
         "override 'rlft.stages.2.iterations=1': rlft.stages has 1 entries",
         "override 'name.x=1': name is 'mine', which has no part 'x'",
-        "override 'seed={': '{' is no valid YAML",
+        "override 'seed={': '{' is not valid YAML",
         "env.optoins: unknown key, given {}; did you mean 'options'?",
         "model.lora.target_modules: given 3; expected a valid list or 'all-linear'.",
         "model.quantization: given '9bit'; expected 'none', '8bit' or '4bit'.",

@@ -87,7 +87,7 @@ def test_a_key_of_openai_is_sent_to_no_other_provider(
 
 
 def test_a_key_in_place_of_its_variable_s_name_is_refused_and_not_shown() -> None:
-    with pytest.raises(InvalidInput, match="api_key_env is no name") as caught:
+    with pytest.raises(InvalidInput, match="api_key_env is not a name") as caught:
         Endpoint(api_key_env="sk-proj-secret")
     assert "secret" not in f"{caught.value} {caught.value.__cause__}"
 

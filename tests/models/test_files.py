@@ -99,7 +99,7 @@ REFUSED = {
     ),
     "an index with a number": (lambda f: rename_weights(f, 3), "the weights 3; expected"),
     "an index that is a list": (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "no JSON object"),
-    "an index that is no JSON": (lambda f: (f / "model.safetensors.index.json").write_text("{"), "is not JSON"),
+    "an index that is not JSON": (lambda f: (f / "model.safetensors.index.json").write_text("{"), "is not JSON"),
     "a shard that is a link out": (
         lambda f: link(f / next(iter(in_shards(f).values())), f.parent / "outside.safetensors"),
         "a link to .*outside.safetensors, outside",
@@ -197,7 +197,7 @@ def test_hidden_files_and_the_folders_of_others_are_left_alone(given):
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(given):
-    with pytest.raises(InvalidInput, match="is no folder; expected the folder of a model, or a .gguf file"):
+    with pytest.raises(InvalidInput, match="is not a folder; expected the folder of a model, or a .gguf file"):
         new_model(given.model_copy(update={"name": f"{given.name}/config.json"}), labels=LABELS, seed=0)
 
 

@@ -62,7 +62,7 @@ def section(name: object, **values: object) -> ModelSection:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_gguf_file_becomes_the_model_that_it_was_made_of(tmp_path: Path, dtype: str) -> None:
     made = save_gguf(tmp_path / "tiny.gguf")
-    beside = '{"peft_type": "LORA", "base_model_name_or_path": "elsewhere"}'  # which is no part of the file
+    beside = '{"peft_type": "LORA", "base_model_name_or_path": "elsewhere"}'  # which is not a part of the file
     (tmp_path / "adapter_config.json").write_text(beside)
     lm = new_model(section(tmp_path / "tiny.gguf", dtype=dtype), labels=["1", "2"], seed=0)
     for name, weight in made.state_dict().items():

@@ -75,7 +75,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_instead_of_waited_for(run: Pat
         (run / folder / "model.safetensors").unlink()
         os.mkfifo(run / folder / "model.safetensors")
     for read in (load_agent, export_run):
-        with pytest.raises(InvalidInput, match=r"model.safetensors.*(is no regular file|it is a pipe)"):
+        with pytest.raises(InvalidInput, match=r"model.safetensors.*(is not a regular file|it is a pipe)"):
             read(run)
 
 

@@ -138,7 +138,7 @@ def all_remote(role: str) -> Recipe:
     ("overrides", "match", "stages"),
     [
         (["rlft.trainer=nowhere:Mine"], "rlft.trainer is 'nowhere:Mine'", ("rlft",)),
-        (["eval.reflectors=[{name: other, run: nowhere}]"], "nowhere is no run folder", ("eval",)),
+        (["eval.reflectors=[{name: other, run: nowhere}]"], "nowhere is not a run folder", ("eval",)),
         (["model.name=~/nomodel"], NO_MODEL, STAGES),
         (["model.name=./no.gguf"], "no such file is there", STAGES),
         (["model.name=gpt2"], "HF_HUB_OFFLINE is set", STAGES),

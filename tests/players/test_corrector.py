@@ -119,7 +119,7 @@ def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises
 def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoint: ScriptedEndpoint) -> None:
     there, account = endpoint.at(max_attempts=2, timeout_s=0.5, price=Price(prompt=0.0, completion=1e6)), Account()
     garbage = remote(there, account)
-    assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is no answer
+    assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is not an answer
     assert (len(endpoint.requests), garbage.client.usage.rejected, account.spent) == (2, 1, 2 * 5.0)
     for asked, fault in ((4, "500"), (6, "slow:9")):
         endpoint.faults.extend([fault] * 2)

@@ -1,4 +1,4 @@
-"""The rater behind an endpoint: its prompts, and the treatment of replies that are no ratings."""
+"""The rater behind an endpoint: its prompts, and the treatment of replies that are not ratings."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def test_runs_that_differ_in_the_seed_only_are_one_group(runs: list[Path]) -> No
         ("number_line-nano rlft.gamma=0.9", 4),
         ("number_line-nano rlft.gamma=1.0", 2),
     ]
-    assert remarks == ["P() is left out (-) where a side has fewer than 3 runs: one that beats another is no evidence."]
+    assert remarks == [
+        "P() is left out (-) where a side has fewer than 3 runs: one that beats another is not evidence."
+    ]
     assert (nine.mean, nine.iqm, nine.worst) == pytest.approx((0.65, 0.75, 0.2))
     assert nine.worst_run == "gamma0.9-seed3"
     half = 3.182 * 0.31091 / 2  # t of three degrees of freedom

@@ -77,7 +77,7 @@ def test_the_sign_of_what_blank_reflections_change_is_theirs(tmp_path: Path, bla
 def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_worst(tmp_path: Path) -> None:
     folders = [evaluated(tmp_path / str(n), 0.8 + 0.1 * n, 0.5, SILENT, f"seed={n}") for n in range(3)]
     raised, worst = judge(*folders)
-    # equal runs are no certainty: 50 of 100 episodes each leave 40 to 60 %
+    # equal runs are not certainty: 50 of 100 episodes each leave 40 to 60 %
     assert raised == "RLFT raised success from 50 % [44, 56] to 90 % [49, 99], mean of 3 runs."
     assert worst == "The worst of these runs ended at 80 % (0)."
 

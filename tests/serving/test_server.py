@@ -54,7 +54,7 @@ def test_a_policy_that_writes_its_action_says_what_it_wrote_and_whether_that_was
     )
     with in_process(load_served_agent(json_policy)) as client:
         replies = [client.post("/act", json=STATE).json() for _ in range(20)]
-    assert {(reply["legal"], *reply["probabilities"]) for reply in replies} == {(False,)}  # two tokens are no JSON
+    assert {(reply["legal"], *reply["probabilities"]) for reply in replies} == {(False,)}  # two tokens are not JSON
     assert len({reply["thought"] for reply in replies}) == 1
     assert len({reply["action"] for reply in replies}) == 2
 

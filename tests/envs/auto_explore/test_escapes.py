@@ -145,7 +145,7 @@ out_file out_folder out_folder/secret.txt out_folder/new.txt src/../out_file src
 above/secret.txt above/copy/a.txt etc/passwd system/etc/passwd myself to_hidden dangling absolute_inside hard
 fifo socket zero .env src/../.env .git .git/config src/.profile
 """
-"""Parents, absolute paths and what other programs expand; links; what is no file, and hidden files."""
+"""Parents, absolute paths and what other programs expand; links; what is not a file, and hidden files."""
 PATHS = [
     *PLAIN.split(),
     *("../" * 60 + "etc/passwd", "src/../" * 700 + "{up}/secret.txt", "x/" * 2500 + "a.txt", "x" * 256, "日" * 86),

@@ -253,7 +253,7 @@ def test_reflections_say_what_finds_the_file_and_why_it_fits_and_name_no_command
         "Good. /people/leave/notes.md fits: kettle, sings, wanda.",
         "Mistake. /people/leave/notes.md fits: kettle, sings.",
     ]
-    assert begin(shop, "README.md").reflection() == "The file is in this folder."  # where a search is no shorter
+    assert begin(shop, "README.md").reflection() == "The file is in this folder."  # where a search is not shorter
 
 
 def test_the_expert_searches_by_what_ranks_the_file_highest_and_by_all_words_if_none_is_better(shop):
