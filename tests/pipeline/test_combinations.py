@@ -136,7 +136,7 @@ def test_the_models_of_frozen_players_are_what_they_were_after_the_policy_was_tr
         max_length=length,
         max_completion_length=8,
     )
-    args.terms = replace(args.terms, sft_thought=ThoughtTerm())
+    args = replace(args, terms=replace(args.terms, sft_thought=ThoughtTerm()))
     layout = replace(LAYOUT, action_mode="thought_choice")
     tables = {"env": NumberLine, "seats": seats, "layout": layout, "labels": LABELS}
     ReflectRLTrainer(policy.model, args, tokenizer(), **tables).train()

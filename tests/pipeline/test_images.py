@@ -146,7 +146,7 @@ def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
     recipe = load_recipe("rap/nano_images", SMALL)
     play_stages(recipe, tmp_path / "run")
     header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
-    assert header.prompt.images == ("policy", "reflector", "memory")
+    assert header.prompt.images == ("policy", "memory", "reflector")
     words = [turn.said["memory"].text for each in played for turn in each.turns]
     assert len(set(words)) > 1
     assert all(said.startswith("Done before: >") for said in words)
