@@ -18,8 +18,8 @@ from arms import ENVIRONMENTS, LEARNING, publish, spread, table
 from walkers import Search, Texts, breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.spending import open_account
 from reflectrl.core import NatLangEnv, Task
 from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
@@ -30,8 +30,8 @@ from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import play_all
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.rollout.fixed import play_all
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 
 SEEDS = (0, 1, 2, 3, 4)
 """Seeds of the published table, each of which splits the files differently."""

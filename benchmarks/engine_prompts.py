@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Pretrain
 
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.training import RLFTSettings
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
@@ -44,7 +44,7 @@ from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import states_of
-from reflectrl.seats.policy import CarelessExpert
+from reflectrl.seats.others import CarelessExpert
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting, view
 from reflectrl.training.batch import StepSample, step_samples

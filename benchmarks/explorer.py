@@ -26,7 +26,7 @@ from arms import LEARNING, publish, table
 from walkers import breadth_first, by_names, by_rank
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.config.endpoint import open_account
+from reflectrl.config.spending import open_account
 from reflectrl.core import Task, Trajectory
 from reflectrl.core.layout import DATASET
 from reflectrl.core.seeds import derive_seed
@@ -43,8 +43,8 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.report.series import mean_interval
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import play_all
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.rollout.fixed import play_all
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat
 
 RECIPE = "smollm2/explorer"

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from arms import RELIABILITY, publish, table
 
-from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.files import write_text
+from reflectrl.core.messages import BadReply, Messages
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES
 
@@ -105,7 +105,7 @@ def read(words: str) -> str:
 
 def run_client(url: str, folder: Path, calls: int, in_flight: int) -> None:
     """Ask all questions, in the process that is killed."""
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
     from reflectrl.endpoint.journal import Journal
 
     os.environ["NO_PROXY"] = "127.0.0.1"

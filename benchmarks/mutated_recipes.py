@@ -20,7 +20,7 @@ from pathlib import Path
 from arms import RELIABILITY, publish, table
 from mutations import mutant, shipped
 
-from reflectrl.cli.stages import rlft
+from reflectrl.cli.stage_commands import rlft
 from reflectrl.core import InvalidInput
 
 

@@ -20,7 +20,7 @@ from torch.distributions import Categorical
 from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from reflectrl.config.rlft import Reinforce
+from reflectrl.config.training import Reinforce
 from reflectrl.core import Choice, Decision, Utterance
 from reflectrl.engine.decode import Sampler
 from reflectrl.models.encode import PromptEncoder, action_distribution

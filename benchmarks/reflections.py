@@ -22,7 +22,7 @@ from learning import ablated_runs
 
 from reflectrl.config import load_recipe
 from reflectrl.core.layout import RECIPE
-from reflectrl.report.reflector import Step, audit_reflector
+from reflectrl.report.judged import Step, audit_reflector
 from reflectrl.report.runs import Run, read_runs
 
 HEADS = (

@@ -26,11 +26,11 @@ from multiprocessing.connection import Connection
 from arms import ENGINE, loaded_machine, made_by, publish, table
 
 from reflectrl.core import NatLangEnv, Utterance, make_env
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import RemoteReflector
 from reflectrl.seats.table import reflecting
 

@@ -29,7 +29,7 @@ from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import summarise, write_results
-from reflectrl.seats.policy import CarelessExpert
+from reflectrl.seats.others import CarelessExpert
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 

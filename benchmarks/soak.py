@@ -37,7 +37,7 @@ from reflectrl.pipeline.stages import run_stages
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.record import Header, write_trajectories
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100

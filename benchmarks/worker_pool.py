@@ -19,7 +19,7 @@ from typing import Any
 from reflectrl.core import NatLangEnv, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.workers.pool import WorkerPool
 
 ENVS: dict[str, dict[str, Any]] = {

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import BadReply
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.extras import Inquiry
 from reflectrl.core.layout import CALLS, DATASET
+from reflectrl.core.messages import BadReply
 from reflectrl.core.registry import env_class
-from reflectrl.data_gen.estimate import estimate_files
+from reflectrl.data_gen.cost import estimate_files
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal, RejectedReply
 
 if TYPE_CHECKING:  # imported only if a chat model is asked: openai takes a second
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 Progress = Callable[[int, int, str], None]
 """Callback that receives the number done, the number wanted, and the name of what is counted."""
@@ -83,7 +83,7 @@ def build_dataset(
         replies: list[str | None] = []
         usage = Usage()
         if section.writer == "openai":
-            from reflectrl.endpoint.chat import ChatClient
+            from reflectrl.endpoint.client import ChatClient
 
             endpoint = replace(section.endpoint, max_tokens=max(section.endpoint.max_tokens, draft.reply_tokens))
             client = ChatClient(endpoint, Journal(run / CALLS / "writer"), account, dry=dry_run)

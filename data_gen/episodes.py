@@ -12,12 +12,12 @@ from reflectrl.data_gen.samples import Sample, TeacherEpisode, past_states
 from reflectrl.data_gen.teachers import Advice, Request, Teacher
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.chat import read_reflection
+from reflectrl.prompts.chats import read_reflection
 from reflectrl.prompts.teacher import leaks
 from reflectrl.prompts.views import State, View
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.turn import menu_of
-from reflectrl.seats.policy import GivenActions
+from reflectrl.seats.others import GivenActions
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import reflecting, view
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import open_account
 from reflectrl.config.environment import RecipeEnvs
+from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.cost import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import (
     Demonstration,
@@ -28,7 +29,6 @@ from reflectrl.data_gen.demonstrations import (
     read_demonstrations,
 )
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
-from reflectrl.data_gen.estimate import Estimate, estimate_teacher_calls
 from reflectrl.data_gen.rows import (
     policy_row,
     reflector_row,
@@ -48,7 +48,7 @@ from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat, reflecting
 
 if TYPE_CHECKING:  # imported only if a chat model teaches: openai takes a second
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 
 Seats = Callable[[Sequence[Trajectory]], Sequence[Seat]]
@@ -134,14 +134,14 @@ def generate(
     account = account or open_account(recipe, folder, spending.max_cost)
     client: ChatClient | None = None
     if recipe.data.teacher == "openai":
-        from reflectrl.endpoint.chat import ChatClient
+        from reflectrl.endpoint.client import ChatClient
 
         client = ChatClient(recipe.data.endpoint, Journal(folder / CALLS / "teacher"), account, dry=spending.dry_run)
     usage = build_dataset(recipe, folder, account, progress, tell=tell, dry_run=spending.dry_run)
     if usage is None:
         return None
     if client is not None and spending.batch is None:
-        from reflectrl.endpoint.batch import Batches
+        from reflectrl.endpoint.openai_batch import Batches
 
         Batches(folder / CALLS / "teacher", client).check_collected()
     with (
@@ -189,7 +189,7 @@ def _batch(
             f"Batch mode was asked for with data.teacher={recipe.data.teacher} and data.trajectory="
             f"{recipe.data.trajectory}; expected openai and oracle: a teacher that plays must be answered at once."
         )
-    from reflectrl.endpoint.batch import Batches, RecordingClient
+    from reflectrl.endpoint.openai_batch import Batches, RecordingClient
 
     batches = Batches(folder / CALLS / "teacher", client)
     if what == "collect":

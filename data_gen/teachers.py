@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 from reflectrl.core import Hints, InvalidInput
 from reflectrl.core.text import shortened, shown
 from reflectrl.prompts import Menu, TeacherPrompts, make_menu
-from reflectrl.prompts.chat import read_label, read_reflection
+from reflectrl.prompts.chats import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet, read_honest
 from reflectrl.prompts.views import View
 
 if TYPE_CHECKING:  # openai takes a second to import, and readers of rows do not need it
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from reflectrl.core import (
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
     from reflectrl.config.advantage import GAE, BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
-    from reflectrl.config.rlft import (
+    from reflectrl.config.training import (
         PPO,
         EntropyBonus,
         EntropyTarget,
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from reflectrl.prompts.players import Player, Policy
     from reflectrl.prompts.views import MenuView, View
     from reflectrl.rollout import Episode, policy_views
-    from reflectrl.rollout.evaluate import evaluate
+    from reflectrl.rollout.fixed import evaluate
     from reflectrl.run import Run
-    from reflectrl.seats.policy import RandomPolicy
+    from reflectrl.seats.others import RandomPolicy
     from reflectrl.seats.table import Seat
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
@@ -101,33 +101,33 @@ __all__ = [
 _HOMES = {
     "Agent": "reflectrl.pipeline.agent",
     "BatchMean": "reflectrl.config.advantage",
-    "EntropyBonus": "reflectrl.config.rlft",
-    "EntropyTarget": "reflectrl.config.rlft",
+    "EntropyBonus": "reflectrl.config.training",
+    "EntropyTarget": "reflectrl.config.training",
     "Episode": "reflectrl.rollout",
     "GAE": "reflectrl.config.advantage",
     "LeaveOneOut": "reflectrl.config.advantage",
     "MenuView": "reflectrl.prompts.views",
     "NoBaseline": "reflectrl.config.advantage",
-    "PPO": "reflectrl.config.rlft",
+    "PPO": "reflectrl.config.training",
     "Player": "reflectrl.prompts.players",
     "Policy": "reflectrl.prompts.players",
     "PromptFormat": "reflectrl.prompts",
-    "RandomPolicy": "reflectrl.seats.policy",
+    "RandomPolicy": "reflectrl.seats.others",
     "Recipe": "reflectrl.config",
     "ReflectRLConfig": "reflectrl.training.config",
     "ReflectRLTrainer": "reflectrl.training.rlft",
-    "Reinforce": "reflectrl.config.rlft",
-    "Replay": "reflectrl.config.rlft",
+    "Reinforce": "reflectrl.config.training",
+    "Replay": "reflectrl.config.training",
     "Run": "reflectrl.run",
     "Seat": "reflectrl.seats.table",
-    "Stage": "reflectrl.config.rlft",
+    "Stage": "reflectrl.config.training",
     "StepGroup": "reflectrl.config.advantage",
-    "Term": "reflectrl.config.rlft",
-    "Terms": "reflectrl.config.rlft",
-    "Validation": "reflectrl.config.rlft",
+    "Term": "reflectrl.config.training",
+    "Terms": "reflectrl.config.training",
+    "Validation": "reflectrl.config.training",
     "ValueHead": "reflectrl.config.advantage",
     "View": "reflectrl.prompts.views",
-    "evaluate": "reflectrl.rollout.evaluate",
+    "evaluate": "reflectrl.rollout.fixed",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",
     "policy_views": "reflectrl.rollout",

@@ -13,14 +13,14 @@ from trained_runs import play_stages
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
-from reflectrl.core.chat import Messages
 from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import METRICS
+from reflectrl.core.messages import Messages
 from reflectrl.endpoint.account import Account, Price
-from reflectrl.endpoint.batch import Batches
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
+from reflectrl.endpoint.openai_batch import Batches
 
 
 def end_at(file: str, count: int, number: int) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2
 from tiny_rlft import Run, run, value_head
 
-from reflectrl.config.rlft import Replay, Stage, Terms, ThoughtTerm, Validation
+from reflectrl.config.training import Replay, Stage, Terms, ThoughtTerm, Validation
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops

@@ -13,7 +13,7 @@ from records import shown
 from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
 from tiny_rlft import Killed, ppo, run, value_head
 
-from reflectrl.config.rlft import EntropyBonus, Replay, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Replay, Stage, Terms
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.reuse import prefix_cache_for
 from reflectrl.engine.seeding import seeded

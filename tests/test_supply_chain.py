@@ -218,7 +218,7 @@ from reflectrl.models.load import new_model
 new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
 """,
     "remote": """
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.seats.planner import RemoteText
 client = ChatClient(Endpoint(base_url="http://127.0.0.1:9/v1"))

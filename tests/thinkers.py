@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reflectrl.core import Written
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 
 
 class Thinks(RandomPolicy):

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.config.advantage import GAE, BatchMean, ValueHead
-from reflectrl.config.rlft import PPO, Reinforce, Stage, Terms
+from reflectrl.config.training import PPO, Reinforce, Stage, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine

@@ -19,7 +19,7 @@ API = {
             "reflectrl.seats.table",
             "reflectrl.seats.base",
             "reflectrl.seats.own",
-            "reflectrl.seats.policy",
+            "reflectrl.seats.others",
             "reflectrl.seats.planner",
             "reflectrl.seats.memory",
             "reflectrl.seats.reflector",
@@ -49,7 +49,7 @@ API = {
         "Recipes and data",
         [
             "reflectrl.config",
-            "reflectrl.config.rlft",
+            "reflectrl.config.training",
             "reflectrl.config.advantage",
             "reflectrl.data_gen.generate",
             "reflectrl.data_gen.rows",
@@ -70,7 +70,7 @@ API = {
         "Pipeline",
         [
             "reflectrl.run",
-            "reflectrl.rollout.evaluate",
+            "reflectrl.rollout.fixed",
             "reflectrl.pipeline",
             "reflectrl.pipeline.agent",
             "reflectrl.report",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reflectrl.config import load_recipe, recipe_names
-from reflectrl.config.load import arm_names
+from reflectrl.config.reading import arm_names
 from reflectrl.core.registry import env_names, env_path
 
 OURS = "reflectrl.envs."

@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.messages import BadReply, Messages
 
 MAX_CHARS = 12_000
 """Maximum number of characters shown of a file, about 3,000 tokens of English; a notice says how many are missing."""

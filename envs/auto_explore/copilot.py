@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reflectrl.core import InvalidInput, Task, WorkFailed
-from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Ask, OpenTask, Work
 from reflectrl.core.files import user_path
+from reflectrl.core.messages import BadReply, Messages
 from reflectrl.core.text import visible
 from reflectrl.envs.auto_explore.commands import HELP, has_body
 from reflectrl.envs.auto_explore.dataset import Dataset

@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import agents, doctor, envs, estimate, explore, models, play, recipes, results, stages
+from reflectrl.cli import agents, doctor, envs, explore, models, play, recipes, reports, stage_commands
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -40,25 +40,25 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 STAGES, RESULTS, AGENTS, SETUP = "Stages of a run", "Results", "Playing and sharing", "Environments and recipes"
-app.command("train", rich_help_panel=STAGES)(stages.train)
-app.command("run", rich_help_panel=STAGES)(stages.run)
-app.command("gen-data", rich_help_panel=STAGES)(stages.gen_data)
-app.command("sft", rich_help_panel=STAGES)(stages.sft)
-app.command("rlft", rich_help_panel=STAGES)(stages.rlft)
-app.command("eval", rich_help_panel=STAGES)(stages.evaluate)
-app.command("report", rich_help_panel=RESULTS)(results.report)
-app.command("compare", rich_help_panel=RESULTS)(results.compare)
-app.command("runs", rich_help_panel=RESULTS)(results.list_runs)
-app.command("audit-rater", rich_help_panel=RESULTS)(results.audit_rater)
-app.command("audit-reflector", rich_help_panel=RESULTS)(results.audit_reflector)
-app.command("train-rater", rich_help_panel=AGENTS)(results.train_rater)
+app.command("train", rich_help_panel=STAGES)(stage_commands.train)
+app.command("run", rich_help_panel=STAGES)(stage_commands.run)
+app.command("gen-data", rich_help_panel=STAGES)(stage_commands.gen_data)
+app.command("sft", rich_help_panel=STAGES)(stage_commands.sft)
+app.command("rlft", rich_help_panel=STAGES)(stage_commands.rlft)
+app.command("eval", rich_help_panel=STAGES)(stage_commands.evaluate)
+app.command("report", rich_help_panel=RESULTS)(reports.report)
+app.command("compare", rich_help_panel=RESULTS)(reports.compare)
+app.command("runs", rich_help_panel=RESULTS)(reports.list_runs)
+app.command("audit-rater", rich_help_panel=RESULTS)(reports.audit_rater)
+app.command("audit-reflector", rich_help_panel=RESULTS)(reports.audit_reflector)
+app.command("train-rater", rich_help_panel=AGENTS)(reports.train_rater)
 app.command("play", rich_help_panel=AGENTS)(play.play)
 app.command("explore", rich_help_panel=AGENTS)(explore.explore)
 app.command("serve", rich_help_panel=AGENTS)(agents.serve)
 app.command("export", rich_help_panel=AGENTS)(agents.export)
 app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
 app.add_typer(models.app, name="models", rich_help_panel=SETUP)
-app.command("estimate", rich_help_panel=SETUP)(estimate.estimate)
+app.command("estimate", rich_help_panel=SETUP)(stage_commands.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
 app.command("new-env", rich_help_panel=SETUP)(envs.new_env)
 app.command("doctor", rich_help_panel="Installation")(doctor.doctor)

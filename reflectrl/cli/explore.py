@@ -19,7 +19,7 @@ from reflectrl.core.text import counted
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen
     from reflectrl.core import Turn
-    from reflectrl.pipeline.explore import ExplorePlayers
+    from reflectrl.pipeline.live_explore import ExplorePlayers
 
 EXPLORER = "REFLECTRL_EXPLORER"
 """Environment variable with the run folder of the players who answer where no others are chosen; empty for none."""
@@ -113,7 +113,7 @@ def explore(
     screen = Screen(action="Command", max_actions=MAX_COMMANDS, skip="Here: ", max_chars=MAX_LINE_CHARS)
 
     try:
-        from reflectrl.pipeline.explore import explore as play
+        from reflectrl.pipeline.live_explore import explore as play
 
         hosts = allow_host or ()
         players = _players(run, model, base_url, api_key_env, expert, greedy=greedy, hosts=hosts)
@@ -174,7 +174,7 @@ def _work(
             screen.state(output.rstrip("\n"))
 
     try:
-        from reflectrl.pipeline.explore import chat_ask, copilot
+        from reflectrl.pipeline.live_explore import chat_ask, copilot
 
         ask = None if model is None else chat_ask(model, base_url, api_key_env)
         limits = {"steps": steps, "seconds": seconds}
@@ -203,7 +203,7 @@ def _players(
     greedy: bool | None,
     hosts: Collection[str],
 ) -> ExplorePlayers:
-    from reflectrl.pipeline.explore import chat_model, expert, person, trained
+    from reflectrl.pipeline.live_explore import chat_model, expert, person, trained
 
     players = {"--run": run, "--model": model, "--expert": file}
     only_one({name: value is not None for name, value in players.items()}, ", or none to play yourself")

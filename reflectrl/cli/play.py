@@ -17,7 +17,7 @@ from reflectrl.core.text import counted
 if TYPE_CHECKING:
     from reflectrl.cli.screen import Screen
     from reflectrl.core import Trajectory, Turn
-    from reflectrl.pipeline.play import Game
+    from reflectrl.pipeline.live_play import Game
     from reflectrl.rollout import Episode
 
 MAX_PAUSE_S = 3600.0
@@ -86,7 +86,7 @@ def play(
 
     session = None
     try:
-        from reflectrl.pipeline import play as stage
+        from reflectrl.pipeline import live_play as stage
 
         name, options = _environment(environment or [])
         if run is not None:
@@ -125,14 +125,14 @@ class _Session:
         self._kept = 0
         if file is not None:
             from reflectrl.data_gen.demonstrations import check_place
-            from reflectrl.pipeline.play import check_teacher
+            from reflectrl.pipeline.live_play import check_teacher
 
             check_teacher(game, episodes)
             check_place(file, game.header)
 
     def play(self, pause: Callable[[], None], *, menus: bool) -> None:
         """Play all episodes with a ``pause`` before each step; ``menus`` also shows the state and the menu."""
-        from reflectrl.pipeline.play import play_episode
+        from reflectrl.pipeline.live_play import play_episode
 
         played = []
         for number, episode in enumerate(self._episodes, start=1):

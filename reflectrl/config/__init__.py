@@ -1,7 +1,7 @@
 """Recipes: one YAML file per experiment, checked against one schema."""
 
 from reflectrl.config.env_check import check_recipe
-from reflectrl.config.load import (
+from reflectrl.config.reading import (
     arm_names,
     dump_recipe,
     load_recipe,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 
-from reflectrl.config.rlft import Stage
 from reflectrl.config.schema import Recipe
+from reflectrl.config.training import Stage
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.layout import DATASET
 from reflectrl.core.registry import env_class

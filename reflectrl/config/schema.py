@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_
 
 from reflectrl.config.budget import BudgetSection
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, RLFTSection, check_action_mode
+from reflectrl.config.training import NOVELTY, TEXT_REWARDS, RLFTSection, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
@@ -22,8 +22,8 @@ from reflectrl.prompts.format import PromptLayout
 from reflectrl.seats import SEATS, SeatKind, SeatSection
 from reflectrl.seats.corrector import TOGETHER
 from reflectrl.seats.memory import SEAT as MEMORY
+from reflectrl.seats.others import PolicyPlayerSection
 from reflectrl.seats.own import own_roles, own_settings
-from reflectrl.seats.policy import PolicyPlayerSection
 from reflectrl.seats.table import POLICY
 from reflectrl.workers.limits import WorkerLimits
 

@@ -24,8 +24,8 @@ from reflectrl.core.layout import AGENT
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 from reflectrl.seats import SEATS
+from reflectrl.seats.others import PolicyPlayerSection
 from reflectrl.seats.own import CLASS
-from reflectrl.seats.policy import PolicyPlayerSection
 
 TRUSTED = "REFLECTRL_TRUSTED_AGENT"
 """Environment variable with a folder from elsewhere that may do whatever its recipe says."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import gymnasium
 
-from reflectrl.core.chat import Messages
 from reflectrl.core.errors import InvalidInput
+from reflectrl.core.messages import Messages
 from reflectrl.core.types import Task
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ class Copilot(Protocol):
 
         Raises:
             EOFError: the person closed the input.
-            InvalidInput: an empty task, a missing source, ``apply`` with a source that is not a folder of the user's, or
-                a machine on which programs cannot run.
+            InvalidInput: an empty task, a missing source, ``apply`` with a source that is not the user's folder, or a
+                machine on which programs cannot run.
             WorkFailed: the task was not finished within ``steps``, the source changed meanwhile or cannot be written,
                 the changed files are too large or another user's, or the chat endpoint failed.
 

@@ -19,7 +19,7 @@ import openai
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
-from reflectrl.core.chat import Messages
+from reflectrl.core.messages import Messages
 from reflectrl.core.text import shortened
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, answer_text, classify_error

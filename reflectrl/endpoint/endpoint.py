@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.addresses import host_of, is_private, without_credentials
-from reflectrl.core.chat import Messages, PicturedChat
+from reflectrl.core.messages import Messages, PicturedChat
 from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, VariableName, settings
 from reflectrl.endpoint.account import Price, Tokens
 

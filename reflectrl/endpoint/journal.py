@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from reflectrl.core import WorkFailed
-from reflectrl.core.chat import Messages
 from reflectrl.core.files import locked
 from reflectrl.core.jsonl import append_jsonl, decode, read_jsonl
+from reflectrl.core.messages import Messages
 from reflectrl.endpoint.account import Tokens
 
 REPLIES = "replies.jsonl"

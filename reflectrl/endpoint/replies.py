@@ -13,7 +13,7 @@ from typing import Any
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.addresses import host_of
-from reflectrl.core.chat import DECORATION, LabelChat, Messages
+from reflectrl.core.messages import DECORATION, LabelChat, Messages
 from reflectrl.core.text import holds
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint

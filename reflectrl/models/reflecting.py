@@ -23,9 +23,9 @@ from reflectrl.core.files import in_one_move
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
 from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.files import check_adapter
 from reflectrl.models.load import LanguageModel, no_progress_bars
 from reflectrl.models.policy import LMPolicy, Part, Scores, parts
+from reflectrl.models.safe_files import check_adapter
 from reflectrl.models.thinking import ThinkingPolicy, having_written, text_of
 from reflectrl.prompts.format import before_reflection, with_reflection
 from reflectrl.prompts.views import MenuView
@@ -138,8 +138,8 @@ class ReflectingPolicy(ThinkingPolicy):
         """
         if any("reflector" in view.said for view in views):
             raise InvalidInput(
-                "a model with an adapter named 'reflector' writes the reflections itself, but another reflector was given "
-                "too; give one of the two."
+                "a model with an adapter named 'reflector' writes the reflections itself, but another reflector "
+                "was given too; give one of the two."
             )
         with _computing(self._model, REFLECTING):
             return super().act(views, draws)

@@ -32,13 +32,13 @@ from reflectrl.models.load import BUILTIN
 from reflectrl.models.tokenizer import train_tokenizer
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft import wanted_players
+from reflectrl.pipeline.sft_stage import wanted_players
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views, states_of
-from reflectrl.seats.policy import CarelessExpert, RandomPolicy
+from reflectrl.seats.others import CarelessExpert, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat, reflecting, view
 

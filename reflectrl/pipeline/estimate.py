@@ -10,15 +10,15 @@ from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.rlft import RLFTSection, Stage
+from reflectrl.config.training import RLFTSection, Stage
 from reflectrl.config.trust import asked_endpoints
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.layout import STAGES
 from reflectrl.core.text import counted
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.rlft import starting_players, trainer_class, training_config
-from reflectrl.pipeline.sft import fine_tune, wanted_players
+from reflectrl.pipeline.rlft_stage import starting_players, trainer_class, training_config
+from reflectrl.pipeline.sft_stage import fine_tune, wanted_players
 from reflectrl.pipeline.stages import run_stages
 from reflectrl.pipeline.team import Team
 from reflectrl.rollout.iteration import Iteration

@@ -25,9 +25,9 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.players import Player, Policy
-from reflectrl.report.reflector import judged_steps, shares, taught_prompts
+from reflectrl.report.judged import judged_steps, shares, taught_prompts
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import fixed_episodes, play_all
+from reflectrl.rollout.fixed import fixed_episodes, play_all
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import (
     EvalRow,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
-from reflectrl.config.endpoint import eval_role, open_account
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.spending import eval_role, open_account
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.data_gen.generate import Spending
@@ -44,7 +44,7 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         check_tracker(recipe)
     _check_endpoints(recipe, run, ahead, spending.max_cost)
     if "rlft" in ahead and recipe.rlft and recipe.rlft.trainer:
-        from reflectrl.pipeline.rlft import trainer_class
+        from reflectrl.pipeline.rlft_stage import trainer_class
 
         trainer_class(recipe.rlft.trainer)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])
@@ -65,7 +65,7 @@ def _check_endpoints(recipe: Recipe, run: RunFolder, stages: Sequence[str], max_
     asked = {role: endpoint for stage in stages for role, endpoint in _asked(recipe, run, stage)}
     if not asked:
         return
-    from reflectrl.endpoint.chat import ChatClient  # openai takes a second to import
+    from reflectrl.endpoint.client import ChatClient  # openai takes a second to import
 
     account = open_account(recipe, run.path, max_cost)
     for role, endpoint in asked.items():

@@ -23,7 +23,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
 from reflectrl.seats.memory import MemoryPlayerSection
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.table import Seat, view
 
 TASKS = 4

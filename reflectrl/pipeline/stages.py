@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import open_account
+from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.layout import AGENT, DATASET, RESULTS, STAGES
@@ -212,7 +212,7 @@ def _teaching_players(job: _Job, account: Account) -> Team | None:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.sft import train_player, wanted_players
+    from reflectrl.pipeline.sft_stage import train_player, wanted_players
 
     wanted = wanted_players(job.recipe)
     chosen = [player for player in wanted if player == "both" or player in job.sft_players]  # both: one model
@@ -229,7 +229,7 @@ def _sft(job: _Job) -> bool:
 
 
 def _rlft(job: _Job) -> bool:
-    from reflectrl.pipeline.rlft import train_policy
+    from reflectrl.pipeline.rlft_stage import train_policy
 
     section = job.recipe.rlft
     if section is None:

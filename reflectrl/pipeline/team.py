@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias
 from transformers.utils import logging as transformers_logging
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import eval_role
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.evaluation import ReflectorSection
+from reflectrl.config.spending import eval_role
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.layout import (
     BASE,
@@ -36,7 +36,7 @@ from reflectrl.core.layout import (
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.engine.head import add_choice_head
@@ -61,8 +61,8 @@ from reflectrl.seats import SEATS
 from reflectrl.seats.base import FrozenModel, Meets, SeatKind, SeatSection
 from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy, RemotePolicy
 from reflectrl.seats.own import own_seat
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy, RemotePolicy
 from reflectrl.seats.reflector import ReflectorPlayerSection, RemoteReflector, ScriptedReflector
 from reflectrl.seats.reflector import make as make_reflector
 from reflectrl.seats.table import Seat, acting

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from reflectrl.core import Image, InvalidInput, Observation, Utterance
-from reflectrl.core.chat import DECORATION, BadReply, LabelChat, Messages, PicturedChat
 from reflectrl.core.drawing import need_pillow, strip
+from reflectrl.core.messages import DECORATION, BadReply, LabelChat, Messages, PicturedChat
 from reflectrl.prompts.views import View, unpictured
 
 Reward = Literal["raw", "unit", "max_only"]

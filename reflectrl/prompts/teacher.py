@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reflectrl.core import Hints
-from reflectrl.core.chat import BadReply, LabelChat, Messages
+from reflectrl.core.messages import BadReply, LabelChat, Messages
 from reflectrl.core.text import holds, words
-from reflectrl.prompts.chat import KEEP, read_reflection
+from reflectrl.prompts.chats import KEEP, read_reflection
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import CARRIED_CUE, unreadable
 from reflectrl.prompts.views import View

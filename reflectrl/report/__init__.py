@@ -11,7 +11,7 @@ from reflectrl.core.layout import REPORT
 from reflectrl.report.beside import print_before_and_after
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import print_table
+from reflectrl.report.tables import print_table
 from reflectrl.report.verdict import print_verdict
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput
 from reflectrl.report.runs import Run, read_runs
-from reflectrl.report.table import print_line, print_rows
+from reflectrl.report.tables import print_line, print_rows
 from reflectrl.rollout.agreement import Agreement, agreement
 
 HEADS = ("episodes", "rated", "accuracy", "precision", "recall", "rank correlation", "with the return")

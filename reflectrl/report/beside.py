@@ -13,7 +13,7 @@ from reflectrl.core import Trajectory
 from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.text import visible, visible_line
 from reflectrl.report.runs import Run
-from reflectrl.report.table import plain_console
+from reflectrl.report.tables import plain_console
 from reflectrl.report.verdict import judged_row
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file

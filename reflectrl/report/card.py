@@ -22,7 +22,7 @@ from reflectrl.models.section import ModelSection, package_of
 from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
 from reflectrl.report.runs import Run
-from reflectrl.report.table import FIRST_NUMBER, cells, columns, table_rows, warnings_on
+from reflectrl.report.tables import FIRST_NUMBER, cells, columns, table_rows, warnings_on
 from reflectrl.rollout.results import Validated, way_to_play
 
 _MAX_CHARACTERS = 2000

@@ -21,7 +21,7 @@ from reflectrl.core import InvalidInput, nearest
 from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall
-from reflectrl.report.table import OUTDATED, print_line, print_rows
+from reflectrl.report.tables import OUTDATED, print_line, print_rows
 from reflectrl.rollout.results import EvalRow
 
 RESAMPLES = 10_000

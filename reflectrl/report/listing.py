@@ -9,7 +9,7 @@ from reflectrl.core.layout import run_folders
 from reflectrl.core.text import first_line
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import steady_success
-from reflectrl.report.table import print_rows
+from reflectrl.report.tables import print_rows
 from reflectrl.report.verdict import judged_row
 
 HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")

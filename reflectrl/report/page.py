@@ -17,7 +17,7 @@ from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.runs import Run, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
-from reflectrl.report.table import (
+from reflectrl.report.tables import (
     FIRST_NUMBER,
     OUTDATED,
     SUCCESS,

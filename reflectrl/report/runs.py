@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reflectrl.config.endpoint import endpoints_of
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.spending import endpoints_of
+from reflectrl.config.training import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import dotted, is_private, section_at, without_credentials

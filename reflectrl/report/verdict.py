@@ -9,7 +9,7 @@ from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import Run
 from reflectrl.report.series import largest_fall
-from reflectrl.report.table import print_line
+from reflectrl.report.tables import print_line
 from reflectrl.rollout.results import CLEAR, EvalRow, way_to_play
 
 

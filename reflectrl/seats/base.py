@@ -18,7 +18,7 @@ from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role
 
 if TYPE_CHECKING:  # torch and openai take seconds to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
     from reflectrl.engine.prefix_cache import PrefixCache
     from reflectrl.models.load import LanguageModel
 

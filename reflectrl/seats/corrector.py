@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from reflectrl.core import InvalidInput, Utterance
 from reflectrl.core.cache import BatchCache
-from reflectrl.core.chat import BadReply, LabelChat, Messages, PicturedChat
+from reflectrl.core.messages import BadReply, LabelChat, Messages, PicturedChat
 from reflectrl.core.metric import metric
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.models.section import ModelSection, need_trained
@@ -21,7 +21,7 @@ from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need
 from reflectrl.seats.reflector import ExpertReflector
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 TOGETHER = (
     "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; set both or "

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
 from pydantic import model_validator
 
 from reflectrl.core import Utterance
-from reflectrl.core.chat import Messages
+from reflectrl.core.messages import Messages
 from reflectrl.core.settings import Count, CountOrZero
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.memory.experience import goal
 from reflectrl.memory.retriever import Query, Retriever
 from reflectrl.models.section import ModelSection, need_trained
 from reflectrl.prompts import Prompt
-from reflectrl.prompts.chat import plain_prompt, read_reflection
+from reflectrl.prompts.chats import plain_prompt, read_reflection
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
 from reflectrl.seats.reflector import ExpertReflector
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 PLAN_BEGINS = "To solve the task,"
 PLANNER_ROLE = (

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from pydantic import model_validator
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Task, Trajectory, Utterance
-from reflectrl.core.chat import LabelChat, Messages
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import read_json
+from reflectrl.core.messages import LabelChat, Messages
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count, Fraction
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.models.section import ModelSection, need_trained
 from reflectrl.prompts import Menu, Prompt
-from reflectrl.prompts.chat import plain_prompt
+from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import Role, View
@@ -30,7 +30,7 @@ from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need
 from reflectrl.seats.planner import RemoteText
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 ROLE = Role(
     "rater",

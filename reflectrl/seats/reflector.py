@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from reflectrl.core import Hints, InvalidInput, Utterance
-from reflectrl.core.chat import Messages
+from reflectrl.core.messages import Messages
 from reflectrl.core.settings import Count, CountOrZero, NonNegative
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Prompt
-from reflectrl.prompts.chat import KEEP, read_reflection
+from reflectrl.prompts.chats import KEEP, read_reflection
 from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.prompts.players import CachedPlayer, Player, ReadsHints
 from reflectrl.prompts.prompt import CARRIED_CUE
@@ -18,7 +18,7 @@ from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 REFLECTOR_ROLE = (
     "You advise a player. Judge the player's last action if there was one, say where things stand and what matters "

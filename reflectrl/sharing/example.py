@@ -12,7 +12,7 @@ from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations
 from reflectrl.models.section import package_of
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.views import MenuView, State
-from reflectrl.rollout.evaluate import fixed_episodes
+from reflectrl.rollout.fixed import fixed_episodes
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results
 from reflectrl.rollout.turn import menu_of, policy_views

@@ -26,8 +26,8 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import raised
 from reflectrl.core.files import in_one_move, read_text, write_text
 from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
-from reflectrl.models.files import check_folder
 from reflectrl.models.load import BUILTIN, load_model, save_model
+from reflectrl.models.safe_files import check_folder
 from reflectrl.models.section import ModelSection, package_of
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.team import Team

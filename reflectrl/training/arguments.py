@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.rlft import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
+from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.engine.head import add_choice_head

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.advantage import Steps, spread
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.training import RLFTSettings
 from reflectrl.core import Decision, Trajectory, Turn, WorkFailed
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView

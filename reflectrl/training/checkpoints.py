@@ -28,13 +28,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from reflectrl.config.rlft import NOVELTY
+from reflectrl.config.training import NOVELTY
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.files import fresh_place, in_one_move, open_regular
 from reflectrl.core.jsonl import decode, encode, read_json
 from reflectrl.core.text import first_line
-from reflectrl.models.files import check_file
 from reflectrl.models.load import no_progress_bars
+from reflectrl.models.safe_files import check_file
 from reflectrl.rollout.record import HOLDERS, with_images, without_images
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.training import Stage
 from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
@@ -20,7 +20,7 @@ from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import wins_and_episodes
 from reflectrl.rollout.turn import policy_views
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat, acting
 from reflectrl.training.batch import StepSample
 from reflectrl.training.learner import Weights, using

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.training import RLFTSettings
 from reflectrl.core.settings import Count, NonNegative, Positive, settings
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.training import Stage
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.rollout import Episode

@@ -9,7 +9,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from reflectrl.config.rlft import NOVELTY
+from reflectrl.config.training import NOVELTY
 from reflectrl.core import Trajectory
 from reflectrl.models.policy import Scores, TrainablePolicy
 from reflectrl.models.reflecting import ReflectingPolicy
@@ -21,8 +21,8 @@ from reflectrl.rollout.thoughts import thought_means
 from reflectrl.seats import SEATS
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import StepSample
+from reflectrl.training.imitation import Imitation
 from reflectrl.training.objective import MAX_LOG_RATIO
-from reflectrl.training.thoughts import Imitation
 
 
 class Divergences:

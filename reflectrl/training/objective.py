@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.advantage import ValueHead
-from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term
+from reflectrl.config.training import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term
 from reflectrl.core import WorkFailed
 
 LOWEST_LOGPROB = -50.0

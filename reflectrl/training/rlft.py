@@ -22,7 +22,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from reflectrl.config.advantage import rewards_to_go
-from reflectrl.config.rlft import NOVELTY, EntropyTarget, Stage
+from reflectrl.config.training import NOVELTY, EntropyTarget, Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
@@ -72,6 +72,7 @@ from reflectrl.training.checkpoints import (
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
+from reflectrl.training.imitation import Imitation
 from reflectrl.training.learner import (
     BrokenStep,
     Learner,
@@ -87,7 +88,6 @@ from reflectrl.training.learner import (
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
 from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
-from reflectrl.training.thoughts import Imitation
 from reflectrl.training.validation import Validator
 
 if TYPE_CHECKING:  # peft takes a second to import

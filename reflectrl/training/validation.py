@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from reflectrl.config.rlft import Validation
+from reflectrl.config.training import Validation
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import fixed_episodes
+from reflectrl.rollout.fixed import fixed_episodes
 from reflectrl.rollout.results import Validated
 from reflectrl.training.collector import Collector
 from reflectrl.training.learner import Weights, copy_weights, load_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from auto_explore import overview, played, walked
 
 from reflectrl.envs.auto_explore import AutoExplore
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 
 
 def test_walkers_and_the_expert_play_the_same_tasks(dataset):

@@ -10,7 +10,7 @@ from engine_prompts import nano, set_up
 from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
 from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
 
-from reflectrl.config.rlft import PPO, EntropyBonus
+from reflectrl.config.training import PPO, EntropyBonus
 from reflectrl.engine.head import add_choice_head
 from reflectrl.models.policy import LMPolicy
 from reflectrl.models.writer import LMReflector

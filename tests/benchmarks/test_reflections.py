@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reflections import accuracy
 
-from reflectrl.report.reflector import Step
+from reflectrl.report.judged import Step
 
 
 def test_shares_are_of_steps_and_of_whole_episodes() -> None:

@@ -21,7 +21,7 @@ import reflectrl as rl
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import encode, write_jsonl
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.report.runs import read_runs

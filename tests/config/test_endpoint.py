@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from reflectrl.config import dump_recipe, load_recipe
-from reflectrl.config.endpoint import open_account
+from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.endpoint.account import Tokens
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply
 from reflectrl.report.runs import read_runs

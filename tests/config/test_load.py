@@ -11,7 +11,7 @@ import yaml
 
 from reflectrl.config import check_recipe, dump_recipe, load_recipe, recipe_text
 from reflectrl.config.advantage import GAE, BatchMean
-from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSection
+from reflectrl.config.training import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSection
 from reflectrl.core import InvalidInput, Task, register_env
 from reflectrl.endpoint.account import Price
 from reflectrl.envs.number_line import NumberLine

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from reflectrl.cli.app import app
 from reflectrl.config import Recipe, check_recipe, dump_recipe, load_recipe, recipe_names, recipe_text
 from reflectrl.config.advantage import GAE, NoBaseline
-from reflectrl.config.rlft import PPO, Reinforce, Replay, Terms
+from reflectrl.config.training import PPO, Reinforce, Replay, Terms
 from reflectrl.core import Trajectory, make_env
 from reflectrl.core.settings import section_of, sections_of, settings_fields
 from reflectrl.envs.alfworld.games import make_games
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import MOMENTS, Seat
 

@@ -21,7 +21,7 @@ from reflectrl.data_gen.samples import read_samples
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector
 from reflectrl.seats.table import reflecting
 

@@ -10,7 +10,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint, counted_usage
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen import generate
-from reflectrl.data_gen.estimate import Estimate, estimate_files
+from reflectrl.data_gen.cost import Estimate, estimate_files
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Price, Tokens
 from reflectrl.endpoint.endpoint import Endpoint

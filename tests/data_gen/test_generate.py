@@ -13,7 +13,7 @@ from records import prompts_of
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import open_account
+from reflectrl.config.spending import open_account
 from reflectrl.core import Hints, InvalidInput, Observation, Task, WorkFailed, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.generate import Spending

@@ -8,7 +8,7 @@ from scripted_endpoint import ScriptedEndpoint, dearest
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.endpoint.account import Account, Price, Tokens, Usage
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 

@@ -14,15 +14,15 @@ from scripted_endpoint import Chat, ScriptedEndpoint, dearest, replies_in
 from warm_processes import WarmProcess
 
 from reflectrl.config import Recipe
-from reflectrl.config.endpoint import open_account
+from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.event_loop import run_async
 from reflectrl.data_gen import DataSummary, generate
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Account, Tokens
-from reflectrl.endpoint.batch import OPEN_BATCHES, Batches
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.journal import REPLIES, Journal
+from reflectrl.endpoint.openai_batch import OPEN_BATCHES, Batches
 
 PRICE = {"prompt": 2.5, "completion": 10.0}
 ONE = (7 * 2.5 + 5 * 10) / 1e6

@@ -19,10 +19,10 @@ from scripted_endpoint import ScriptedEndpoint, dearest, replies_in
 from warm_processes import WarmProcess
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.messages import BadReply, Messages
 from reflectrl.endpoint.account import Account, Tokens
 from reflectrl.endpoint.api import MAX_REPLY_BYTES
-from reflectrl.endpoint.chat import CUT, ChatClient
+from reflectrl.endpoint.client import CUT, ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import REJECTED, REPLIES, Journal, RejectedReply
 

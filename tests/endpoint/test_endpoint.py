@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import Image, InvalidInput
-from reflectrl.core.chat import PicturedChat
+from reflectrl.core.messages import PicturedChat
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.endpoint import NO_KEY, PICTURE_TOKENS, PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint
 
-from reflectrl.core.chat import BadReply, LabelChat
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.core.messages import BadReply, LabelChat
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, RejectedReply, read_replies
 from reflectrl.endpoint.replies import WAYS, LabelWays, Text, fields, read_leniently

@@ -8,8 +8,8 @@ import pytest
 from scripted_endpoint import ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import LabelChat
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.core.messages import LabelChat
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import NO_KEY, Endpoint
 from reflectrl.endpoint.replies import (
     LabelWays,

@@ -15,9 +15,9 @@ from scripted_endpoint import ScriptedEndpoint, replies_in
 
 from reflectrl.config import Recipe
 from reflectrl.core import Image, InvalidInput, WorkFailed
-from reflectrl.core.chat import LabelChat, Messages, PicturedChat
+from reflectrl.core.messages import LabelChat, Messages, PicturedChat
 from reflectrl.data_gen import generate
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, RejectedReply
 

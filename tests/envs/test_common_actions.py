@@ -9,7 +9,7 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reflectrl.core import Hints
-from reflectrl.core.chat import BadReply
+from reflectrl.core.messages import BadReply
 from reflectrl.core.text import holds
 from reflectrl.envs.auto_explore.chat_questions import read_questions
 from reflectrl.prompts import Menu, labels
-from reflectrl.prompts.chat import read_label, read_reflection
+from reflectrl.prompts.chats import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet
 
 TEXT = st.text(st.characters())  # surrogates too

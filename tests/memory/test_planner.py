@@ -11,8 +11,8 @@ from scripted_endpoint import ScriptedEndpoint
 from tiny import gpt2, tokenizer
 
 from reflectrl.core import WorkFailed
-from reflectrl.core.chat import Messages
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.core.messages import Messages
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.memory import Retriever, Windows
 from reflectrl.models.load import LanguageModel
 from reflectrl.seats.base import FrozenModel

@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.memory.neural import minilm
-from reflectrl.models.files import MOST_BYTES, MOST_GROWTH, check_adapter, check_steps, checked, growth
 from reflectrl.models.load import load_model, new_model, no_progress_bars, save_model
 from reflectrl.models.reflecting import add_reflector
+from reflectrl.models.safe_files import MOST_BYTES, MOST_GROWTH, check_adapter, check_steps, checked, growth
 from reflectrl.models.section import LoraSection
 
 

@@ -28,7 +28,7 @@ from reflectrl.models.thinking import JSONPolicy, token_at, writing_policy
 from reflectrl.prompts import Menu
 from reflectrl.prompts.answers import json_answer, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 
 MODES = ("thought_choice", "json")
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]

@@ -15,11 +15,11 @@ from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, register_env
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
-from reflectrl.pipeline.play import trained
+from reflectrl.pipeline.live_play import trained
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import verdict
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.evaluate import evaluate
+from reflectrl.rollout.fixed import evaluate
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from reflectrl.core.artefacts import digest
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
-from reflectrl.pipeline.play import trained
+from reflectrl.pipeline.live_play import trained
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
 from reflectrl.sharing.export import export_run

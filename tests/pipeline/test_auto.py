@@ -10,13 +10,13 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.config.advantage import GAE
-from reflectrl.config.rlft import PPO
+from reflectrl.config.training import PPO
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.play import chance, choose_episodes, play_episode
+from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
 from reflectrl.rollout.results import read_results
 
 STATED = {"data": {"samples": 60}, "eval": {"episodes": 6, "greedy": False}, "rlft": {"episodes": 8}}

@@ -16,7 +16,7 @@ from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
-from reflectrl.config.rlft import Stage, ThoughtTerm
+from reflectrl.config.training import Stage, ThoughtTerm
 from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine

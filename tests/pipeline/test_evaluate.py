@@ -21,7 +21,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import print_table
+from reflectrl.report.tables import print_table
 from reflectrl.report.verdict import verdict
 from reflectrl.rollout.metrics import episode_metrics
 from reflectrl.rollout.record import read_trajectories

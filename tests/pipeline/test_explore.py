@@ -13,7 +13,7 @@ from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, Turn
 from reflectrl.models.builtin import make_base
 from reflectrl.models.load import load_model, save_model
-from reflectrl.pipeline.explore import expert, explore, trained
+from reflectrl.pipeline.live_explore import expert, explore, trained
 from reflectrl.prompts import PromptFormat, labels
 
 QUESTION = "Who opens the office?"

@@ -11,9 +11,9 @@ from trained_runs import play_stages, small_recipe
 
 from reflectrl.config import Recipe
 from reflectrl.core import WorkFailed
-from reflectrl.core.chat import LabelChat
+from reflectrl.core.messages import LabelChat
 from reflectrl.data_gen import read_rows
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import RejectedReply, read_replies
 from reflectrl.endpoint.replies import WAYS, LabelWays

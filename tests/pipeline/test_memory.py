@@ -24,7 +24,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats.memory import Memory, MemoryPlayerSection
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 from reflectrl.sharing.export import export_run
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.origin import FORMAT
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.pipeline.explore import trained as explorer
 from reflectrl.pipeline.folder import RunFolder, read_recipe
-from reflectrl.pipeline.play import trained
+from reflectrl.pipeline.live_explore import trained as explorer
+from reflectrl.pipeline.live_play import trained
 from reflectrl.report import report
 from reflectrl.serving.server import load_served_agent
 from reflectrl.sharing.export import export_run

@@ -15,7 +15,7 @@ from reflectrl.core import InvalidInput, Trajectory, make_env, register_env
 from reflectrl.data_gen.samples import read_samples
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.play import Game, choose_episodes, expert, play_episode, trained
+from reflectrl.pipeline.live_play import Game, choose_episodes, expert, play_episode, trained
 
 
 class WideMenus(NumberLine):

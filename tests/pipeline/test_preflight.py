@@ -14,8 +14,8 @@ from tiny_models import save_tiny
 from trained_runs import TrainedRuns, play_stages, small_recipe
 
 import reflectrl as rl
-from reflectrl.config.endpoint import endpoints_of
 from reflectrl.config.schema import Recipe
+from reflectrl.config.spending import endpoints_of
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import section_at
 from reflectrl.core.settings import sections_of, settings_fields

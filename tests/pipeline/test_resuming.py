@@ -21,7 +21,7 @@ from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import METRICS, RATINGS, RECORDED, THROUGHPUT, advantages_file, training_episodes_file
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.rlft import rewind
+from reflectrl.pipeline.rlft_stage import rewind
 from reflectrl.rollout.results import read_results
 
 KILLED, STOPPED = signal.SIGKILL, signal.SIGTERM

@@ -20,7 +20,7 @@ from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft import training_rows, wanted_players
+from reflectrl.pipeline.sft_stage import training_rows, wanted_players
 from reflectrl.pipeline.stages import memory_errors
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.rollout.record import read_trajectories

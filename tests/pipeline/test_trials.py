@@ -16,7 +16,7 @@ from reflectrl.core.jsonl import append_jsonl
 from reflectrl.prompts.prompt import SUCCEEDED
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import print_table
+from reflectrl.report.tables import print_table
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import TrialRow, read_results, read_trials, summarise
 

@@ -14,9 +14,9 @@ from scripted_endpoint import ScriptedEndpoint
 from thinkers import Thinks
 
 from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Reading, WorkFailed, make_env
-from reflectrl.core.chat import BadReply
+from reflectrl.core.messages import BadReply
 from reflectrl.endpoint.account import Account, Price
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat

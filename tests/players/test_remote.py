@@ -12,12 +12,12 @@ from records import shown
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import WorkFailed
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.replies import LabelWays
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import Menu, Prompt, PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy, RemotePolicy
+from reflectrl.seats.others import RandomPolicy, RemotePolicy
 from reflectrl.seats.reflector import RemoteReflector
 from reflectrl.seats.table import reflecting
 

@@ -8,7 +8,7 @@ from reflectrl.core import Hints, InvalidInput, Observation, Utterance
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import State
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector
 from reflectrl.seats.table import menu_view, view
 

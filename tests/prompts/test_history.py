@@ -13,7 +13,7 @@ from reflectrl.core.jsonl import decode, encode
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.views import Role
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 

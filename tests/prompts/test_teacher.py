@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import Hints, Observation
-from reflectrl.core.chat import BadReply, Messages
+from reflectrl.core.messages import BadReply, Messages
 from reflectrl.prompts import Menu, Prompt, PromptFormat, TeacherPrompts
-from reflectrl.prompts.chat import policy_chat, read_label
+from reflectrl.prompts.chats import policy_chat, read_label
 from reflectrl.prompts.teacher import claims, leaks, read_discreet, read_honest
 from reflectrl.prompts.views import State, View
 from reflectrl.seats.table import view

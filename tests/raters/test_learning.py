@@ -10,7 +10,7 @@ import pytest
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import EXPERT, config, ppo, value_head
 
-from reflectrl.config.rlft import EntropyBonus, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Stage, Terms
 from reflectrl.core import Utterance
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts.players import Player

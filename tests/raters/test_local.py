@@ -11,7 +11,7 @@ from reflectrl.models.judge import LocalModel
 from reflectrl.models.load import LanguageModel
 from reflectrl.prompts.rating import Questions, Scale, level_of
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.rater import Rater
 from reflectrl.seats.table import Seat
 

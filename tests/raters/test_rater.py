@@ -16,14 +16,14 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory, Turn, Utterance, WorkFailed, make_env
 from reflectrl.core.drawing import COLUMNS, GAP, strip
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.replies import LabelWays
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import View
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import rated
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 from reflectrl.seats.rater import Rater, RemoteModel, median_level
 from reflectrl.seats.table import Seat
 

@@ -10,7 +10,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.rating import Scale
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.agreement import agreement, ratings_of
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.rater import RuleRater
 from reflectrl.seats.table import Seat
 

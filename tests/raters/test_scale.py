@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.chat import BadReply
+from reflectrl.core.messages import BadReply
 from reflectrl.prompts.rating import Scale, level_of
 
 SCALE = Scale()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from reflectrl.core.profile import Part, profiling
-from reflectrl.report.table import print_profile
+from reflectrl.report.tables import print_profile
 
 
 def printed(capsys, *iterations):

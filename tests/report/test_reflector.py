@@ -17,7 +17,7 @@ from reflectrl.core import Choice, Decision, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
-from reflectrl.report.reflector import Step, audit_reflector, judged_steps, shares, without_verdict
+from reflectrl.report.judged import Step, audit_reflector, judged_steps, shares, without_verdict
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results

@@ -25,7 +25,7 @@ from reflectrl.report.curves import curves
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import Run, read_runs
 from reflectrl.report.series import running_mean, success_band
-from reflectrl.report.table import print_table, table_rows
+from reflectrl.report.tables import print_table, table_rows
 from reflectrl.rollout.iteration import Iteration, Throughput
 from reflectrl.rollout.metrics import wilson_interval
 

@@ -12,7 +12,7 @@ import pytest
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 from reflectrl.workers.limits import WorkerLimits

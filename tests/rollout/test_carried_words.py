@@ -17,15 +17,15 @@ from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task,
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.data_gen.rows import with_wrong_notes
 from reflectrl.data_gen.samples import Sample
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.players import CachedPlayer, Player
 from reflectrl.prompts.views import State
-from reflectrl.report.reflector import judged_steps
+from reflectrl.report.judged import judged_steps
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 from reflectrl.seats.reflector import ExpertReflector, RemoteReflector, ScriptedReflector
 from reflectrl.seats.table import reflecting, view
 from reflectrl.workers.pool import WorkerPool

@@ -5,8 +5,8 @@ import pytest
 from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout.evaluate import fixed_episodes, play_all
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.rollout.fixed import fixed_episodes, play_all
+from reflectrl.seats.others import RandomPolicy
 
 
 def fixed(split="test", episodes=None, max_tasks=None, seed=0):

@@ -9,7 +9,7 @@ from reflectrl.core import EpisodeFailed, Utterance, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 

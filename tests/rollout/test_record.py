@@ -26,7 +26,7 @@ from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import end_of, policy_views
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import MOMENTS, reflecting, view
 

@@ -9,7 +9,7 @@ from reflectrl.core import InvalidInput, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.results import read_results, summarise, write_results
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 
 
 @pytest.fixture

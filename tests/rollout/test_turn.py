@@ -9,17 +9,17 @@ from pictured import PICTURES, Pictured
 from thinkers import Thinks
 
 from reflectrl.config.advantage import NoBaseline
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.training import RLFTSettings
 from reflectrl.core import EpisodeFailed, InvalidInput, Observation, Task, Utterance, WorkFailed, register_env
 from reflectrl.core.seeds import draw
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.chat import policy_chat
+from reflectrl.prompts.chats import policy_chat
 from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout import Episode, play_turn, rollout
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import MOMENTS, Seat, reflecting, view
 from reflectrl.training.batch import scored, step_samples, weighted_rewards

@@ -67,7 +67,7 @@ import json, sys
 from pathlib import Path
 from trained_runs import play_stages, small_recipe
 from reflectrl.config import load_recipe
-from reflectrl.config.endpoint import endpoints_of
+from reflectrl.config.spending import endpoints_of
 from reflectrl.config.trust import asked_endpoints, wishes
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import read_rows

@@ -12,7 +12,7 @@ from tiny import LAYOUT
 from tiny_rlft import ppo, value_head
 
 from reflectrl.config.advantage import BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
-from reflectrl.config.rlft import EntropyBonus, Reinforce, RLFTSettings, Term
+from reflectrl.config.training import EntropyBonus, Reinforce, RLFTSettings, Term
 from reflectrl.core import Observation, Task, Trajectory, Written
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples

@@ -24,7 +24,7 @@ from tiny_rlft import Killed, run, value_head
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
-from reflectrl.config.rlft import Replay, Stage
+from reflectrl.config.training import Replay, Stage
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.adapters import add_lora

@@ -7,7 +7,7 @@ from tiny import gpt2
 from tiny_rlft import config, run
 
 from reflectrl.config.advantage import GAE, ValueHead
-from reflectrl.config.rlft import PPO, EntropyTarget, Stage, Term, Terms, Validation
+from reflectrl.config.training import PPO, EntropyTarget, Stage, Term, Terms, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.section import LoraSection

@@ -9,7 +9,7 @@ import torch
 from tiny import LABELS, LAYOUT, encoder, gpt2, tokenizer
 from tiny_rlft import Killed, Run, ppo, run, value_head
 
-from reflectrl.config.rlft import Stage, Term, Terms
+from reflectrl.config.training import Stage, Term, Terms
 from reflectrl.core import InvalidInput
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import LanguageModel

@@ -9,7 +9,7 @@ import pytest
 from records import chose, turn_of
 from tiny_rlft import config
 
-from reflectrl.config.rlft import Replay, Stage
+from reflectrl.config.training import Replay, Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.metrics import outcome_means

@@ -11,7 +11,7 @@ from tiny_models import LABELS, policy_row, reflector_row, save_tiny
 from tiny_rlft import run, value_head
 from tiny_sft import fine_tune
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.training import Stage
 from reflectrl.core import WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import new_model

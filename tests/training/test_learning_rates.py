@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_rlft import run
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.training import Stage
 
 ITERATIONS = 4
 FALLEN = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2}

@@ -7,7 +7,7 @@ import torch
 from tiny_rlft import ppo
 
 from reflectrl.config.advantage import NoBaseline, ValueHead
-from reflectrl.config.rlft import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term, Terms
+from reflectrl.config.training import PPO, EntropyBonus, EntropyTarget, Reinforce, RLFTSettings, Term, Terms
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.training.objective import Objective, check_gap, kl_divergences, step_losses
 

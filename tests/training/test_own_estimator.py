@@ -12,7 +12,7 @@ from tiny_rlft import Killed, config
 from transformers import PreTrainedModel
 
 from reflectrl.config.advantage import GAE, Advantage, Floats, NoBaseline, Steps, ValueHead, generalized_advantages
-from reflectrl.config.rlft import PPO, EntropyBonus, RLFTSection, Terms
+from reflectrl.config.training import PPO, EntropyBonus, RLFTSection, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.settings import settings
 from reflectrl.envs.number_line import NumberLine

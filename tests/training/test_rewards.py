@@ -13,7 +13,7 @@ from tiny import LAYOUT, gpt2
 from tiny_rlft import Killed, ppo, run, value_head
 
 from reflectrl.config.advantage import rewards_to_go
-from reflectrl.config.rlft import EntropyTarget, Replay, Stage
+from reflectrl.config.training import EntropyTarget, Replay, Stage
 from reflectrl.core import InvalidInput, Observation, Outcome, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.turn import policy_views

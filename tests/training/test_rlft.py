@@ -14,7 +14,7 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache,
 from tiny_rlft import Killed, config, ppo, run, value_head
 
 from reflectrl.config.advantage import LeaveOneOut, NoBaseline, StepGroup
-from reflectrl.config.rlft import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
+from reflectrl.config.training import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine

@@ -12,7 +12,7 @@ from tiny import LAYOUT, encoder, gpt2
 from warm_processes import start_ranks
 
 from reflectrl.config.advantage import rewards_to_go
-from reflectrl.config.rlft import RLFTSettings
+from reflectrl.config.training import RLFTSettings
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.engine.head import add_choice_head

@@ -9,7 +9,7 @@ import torch
 from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run, value_head
 
-from reflectrl.config.rlft import EntropyBonus, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Stage, Terms
 from reflectrl.engine.seeding import seeded
 from reflectrl.models.adapters import add_lora
 from reflectrl.models.load import adopt_kernels

@@ -16,9 +16,9 @@ from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config, value_head
 
 from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
-from reflectrl.config.rlft import RLFTSettings, Stage, Terms, ThoughtTerm
+from reflectrl.config.training import RLFTSettings, Stage, Terms, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
-from reflectrl.endpoint.chat import ChatClient
+from reflectrl.endpoint.client import ChatClient
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.load import LanguageModel
@@ -30,15 +30,15 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.base import FrozenModel
 from reflectrl.seats.corrector import ExpertCorrector, Informed, LocalCorrector, RemoteCorrector
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
 from reflectrl.training.collector import Collector
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.imitation import Imitation, corrections_of
 from reflectrl.training.learner import copy_weights
 from reflectrl.training.rlft import ReflectRLTrainer
-from reflectrl.training.thoughts import Imitation, corrections_of
 
 MODES = ("thought_choice", "json")
 

@@ -13,13 +13,13 @@ from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import Killed, run
 from torch import nn
 
-from reflectrl.config.rlft import Stage, Validation
+from reflectrl.config.training import Stage, Validation
 from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.models.policy import LMPolicy
 from reflectrl.rollout import Episode
-from reflectrl.rollout.evaluate import evaluate
+from reflectrl.rollout.fixed import evaluate
 from reflectrl.rollout.results import Validated
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint

@@ -15,7 +15,7 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import WorkFailed, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 from reflectrl.workers.limits import WorkerLimits

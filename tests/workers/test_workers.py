@@ -31,7 +31,7 @@ from reflectrl.core import (
 )
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import RandomPolicy
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting
 from reflectrl.workers.env import gather, send

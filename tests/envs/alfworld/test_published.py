@@ -19,7 +19,7 @@ from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_
 from reflectrl.pipeline.evaluate import run_eval
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import print_table
+from reflectrl.report.tables import print_table
 from reflectrl.rollout.results import read_results
 
 GAMES = {split: make_games("all", split, 6, scenes=HOUSES) for split in SPLITS}

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from reflectrl.cli.app import app
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import BadReply, Messages
 from reflectrl.core.extras import Work
+from reflectrl.core.messages import BadReply, Messages
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.copilot import RepositoryCopilot, read_command
 from reflectrl.envs.auto_explore.leftout import EXECUTABLE

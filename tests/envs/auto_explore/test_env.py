@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from reflectrl.config.rlft import Stage
+from reflectrl.config.training import Stage
 from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore import AutoExplore

@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from reflectrl.core import Choice, Decision, InvalidInput
-from reflectrl.core.chat import LabelChat
+from reflectrl.core.messages import LabelChat
 from reflectrl.core.settings import Count, Positive, Section
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.prompts.chat import policy_chat, read_label
+from reflectrl.prompts.chats import policy_chat, read_label
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import MenuView
 from reflectrl.seats.reflector import hints_of
 
 if TYPE_CHECKING:  # openai takes a second to import
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
 
 
 class PolicyPlayerSection(Section):

@@ -17,7 +17,7 @@ import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.rlft import RLFTSection, RLFTSettings, Stage
+from reflectrl.config.training import RLFTSection, RLFTSettings, Stage
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.artefacts import digest
 from reflectrl.core.files import read_bytes, write_bytes

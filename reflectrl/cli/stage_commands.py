@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reflectrl.cli.shared import Overrides, complete_recipe, complete_run_name
+from reflectrl.cli.shared import Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import STAGES
@@ -17,6 +18,7 @@ from reflectrl.core.profile import profiling
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
     from reflectrl.run import Run
+
 
 StageRecipe = Annotated[
     str | None,
@@ -97,7 +99,7 @@ def rlft(
         return
     with profiling() as measured:
         _stages(("rlft",), recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
-    from reflectrl.report.table import print_profile
+    from reflectrl.report.tables import print_profile
 
     print_profile(measured)
 
@@ -268,3 +270,17 @@ def _run_folder(runs: Path, run: str | None, recipe: Recipe) -> Path:
     if name in ("", ".", "..") or Path(name).name != name:
         raise InvalidInput(f"the run name {name!r} was given; expected the name of one folder inside {runs}.")
     return runs / name
+
+
+def estimate(
+    recipe: RecipeOption,
+    output: TextOrJson = "text",
+    overrides: Overrides = None,
+) -> None:
+    """Run every stage shortly with the real models, and say how long the whole recipe takes on this machine."""
+    from reflectrl.config import load_recipe
+    from reflectrl.core.jsonl import encode
+    from reflectrl.pipeline.estimate import estimate as measure
+
+    found = measure(load_recipe(recipe, overrides or ()))
+    say(json.dumps(encode(found), indent=2) if output == "json" else found.text)

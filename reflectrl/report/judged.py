@@ -18,7 +18,7 @@ from reflectrl.core.layout import RECIPE, sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.runs import read_runs
-from reflectrl.report.table import OUTDATED, print_line, print_rows
+from reflectrl.report.tables import OUTDATED, print_line, print_rows
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, ReflectorShares, episodes_file
 from reflectrl.rollout.turn import states_of

@@ -17,9 +17,9 @@ import yaml
 from pydantic import ValidationError
 
 from reflectrl.config.budget import note_stated
-from reflectrl.config.endpoint import endpoints_of, price_mistakes
-from reflectrl.config.rlft import RLFTSettings
 from reflectrl.config.schema import Recipe, in_full
+from reflectrl.config.spending import endpoints_of, price_mistakes
+from reflectrl.config.training import RLFTSettings
 from reflectrl.config.trust import check_trust, for_play
 from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml

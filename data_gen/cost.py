@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task
-from reflectrl.core.chat import Messages
 from reflectrl.core.event_loop import run_async
+from reflectrl.core.messages import Messages
 from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
 from reflectrl.data_gen.teachers import Advice, Request, expert_action
 from reflectrl.endpoint.account import Tokens

@@ -20,7 +20,7 @@ from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
-from reflectrl.seats.policy import ExpertPolicy, RandomPolicy
+from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat, reflecting
 

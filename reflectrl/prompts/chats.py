@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reflectrl.core.chat import DECORATION, BadReply, Messages
+from reflectrl.core.messages import DECORATION, BadReply, Messages
 from reflectrl.prompts.menu import Menu
 from reflectrl.prompts.prompt import CARRIED_CUE, Prompt
 

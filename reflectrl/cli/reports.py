@@ -31,7 +31,7 @@ def audit_reflector(
     output: TextOrJson = "text",
 ) -> None:
     """Compare a reflector's words with the expert's: how often they are right, and what follows where they are not."""
-    from reflectrl.report.reflector import as_json, audit_reflector, print_reflector
+    from reflectrl.report.judged import as_json, audit_reflector, print_reflector
 
     found = audit_reflector(run)
     if output == "json":

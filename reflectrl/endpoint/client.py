@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.chat import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.event_loop import run_async
+from reflectrl.core.messages import BadReply, LabelChat, Messages, asked_again
 from reflectrl.core.stop import tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
 from reflectrl.endpoint.api import Api, Dialect, hang_up

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from reflectrl.config.rlft import ThoughtTerm
+from reflectrl.config.training import ThoughtTerm
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.seeds import derive_seed

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.chat import Messages
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
-from reflectrl.endpoint.chat import ChatClient, Reply
+from reflectrl.core.messages import Messages
+from reflectrl.endpoint.client import ChatClient, Reply
 from reflectrl.endpoint.journal import RejectedReply
 
 MAX_BATCH_CALLS = 50_000

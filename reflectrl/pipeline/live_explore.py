@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Turn
-from reflectrl.core.chat import Messages
 from reflectrl.core.extras import Ask, Copilot
+from reflectrl.core.messages import Messages
 from reflectrl.core.registry import DEFAULT_COPILOT, env_class
 from reflectrl.pipeline.folder import last_policy, read_recipe
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.policy import ExpertPolicy
+from reflectrl.seats.others import ExpertPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat, reflecting
 
@@ -129,9 +129,9 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
         InvalidInput: no key, or an address that cannot be one.
 
     """
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
-    from reflectrl.seats.policy import RemotePolicy
+    from reflectrl.seats.others import RemotePolicy
     from reflectrl.seats.reflector import RemoteReflector
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env)
@@ -148,7 +148,7 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
         InvalidInput: no key, or an address that cannot be one.
 
     """
-    from reflectrl.endpoint.chat import ChatClient
+    from reflectrl.endpoint.client import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
 
     endpoint = Endpoint(model, base_url, api_key_env=api_key_env, max_tokens=MAX_TOKENS)
