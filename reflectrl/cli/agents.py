@@ -14,7 +14,7 @@ from reflectrl.cli.shared import AllowedHosts, RunFolder, check_belongs, complet
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of
-from reflectrl.serving.wire import Bounds
+from reflectrl.serving import Bounds
 
 
 def serve(

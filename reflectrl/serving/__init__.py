@@ -1,1 +1,19 @@
 """An agent behind HTTP: ``reflectrl serve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of requests."""
+
+    max_body: int = 131_072
+    """Maximum size of a request body, in bytes."""
+    max_waiting: int = 1024
+    """Maximum number of pending requests."""
+    max_idle: int = 1024
+    """Number of connections that may be open in addition to those of pending requests."""
+    timeout_s: float = 30.0
+    """Seconds for the body of a request to arrive, and then for its reply."""

@@ -30,8 +30,9 @@ from reflectrl.core.layout import POLICIES
 from reflectrl.core.stop import tell_user
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import read_recipe
+from reflectrl.serving import Bounds
 from reflectrl.serving.batcher import Batcher, Busy, Late
-from reflectrl.serving.wire import ActReply, ActRequest, Bounds, ErrorReply, Gate, describe_mistakes, error_reply
+from reflectrl.serving.wire import ActReply, ActRequest, ErrorReply, Gate, describe_mistakes, error_reply
 
 MAX_CHARS_PER_TOKEN = 32
 """Maximum length of the texts of a request, in characters per token of the longest prompt."""

@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -18,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reflectrl.core import nearest
 from reflectrl.core.addresses import host_of, ip_address
 from reflectrl.core.stop import tell_user
+from reflectrl.serving import Bounds
 
 MAX_NAME_CHARS = 60
 """Characters of a client's name that an error message repeats."""
@@ -117,20 +117,6 @@ def _mistake(error: Mapping[str, Any]) -> str:
         return f"the field {field!r} is missing"
     wrong = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     return f"the field {field!r} {wrong}"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Limits of requests."""
-
-    max_body: int = 131_072
-    """Maximum size of a request body, in bytes."""
-    max_waiting: int = 1024
-    """Maximum number of pending requests."""
-    max_idle: int = 1024
-    """Number of connections that may be open in addition to those of pending requests."""
-    timeout_s: float = 30.0
-    """Seconds for the body of a request to arrive, and then for its reply."""
 
 
 def error_reply(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

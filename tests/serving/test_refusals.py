@@ -13,7 +13,7 @@ import pytest
 from agent_server import KEY, STATE, in_process, refusal
 
 from reflectrl.pipeline.agent import Agent
-from reflectrl.serving.wire import Bounds
+from reflectrl.serving import Bounds
 
 pytestmark = pytest.mark.slow
 

@@ -33,8 +33,8 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
+from reflectrl.serving import Bounds
 from reflectrl.serving.server import listen, load_served_agent, serve
-from reflectrl.serving.wire import Bounds
 from reflectrl.sharing.export import export_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.numerical]

@@ -26,7 +26,8 @@ from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, ReflectRLError, WorkFailed
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.sharing.scrub import Scrubber, export_run, push
+from reflectrl.sharing.export import export_run, push
+from reflectrl.sharing.scrub import Scrubber
 
 ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05")
 STATE = Observation("Number 3, target 6.", ("add one", "subtract one"))
