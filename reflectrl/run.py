@@ -36,6 +36,7 @@ class Run:
         recipe: name of a shipped recipe, path of a YAML file, a mapping with the keys of one, or a ``Recipe``; the
             recipe that is saved in the folder if absent.
         overrides: changes to the recipe by dotted keys, ``{"seed": 1, "rlft.gamma": 0.9}``.
+        arm: one of the variants that a recipe file lists as ``arms``; absent: the recipe itself.
         reporter: reports progress; by default, progress bars and lines in the terminal.
 
     Raises:
@@ -50,6 +51,7 @@ class Run:
         recipe: str | Path | Mapping[str, object] | Recipe | None = None,
         overrides: Mapping[str, object] | None = None,
         *,
+        arm: str | None = None,
         reporter: Reporter | None = None,
     ) -> None:
         self.path = Path(path)
@@ -59,7 +61,7 @@ class Run:
         changes = [
             f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in (overrides or {}).items()
         ]
-        self.recipe = load_recipe(given, changes)
+        self.recipe = load_recipe(given, changes, arm=arm)
         self._reporter = reporter
         check_recipe(self.recipe)
 

@@ -54,6 +54,12 @@ def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None
     assert (shorter.description, shorter.rlft.stages) == ("A 🚕.", [rl.Stage("main", 2)])
 
 
+def test_a_run_may_be_an_arm_of_a_recipe_file(tmp_path: Path) -> None:
+    assert rl.Run(tmp_path, "dangerous_taxi/nano", arm="no_reflection").recipe == rl.load_recipe(
+        "dangerous_taxi/nano_no_reflection"
+    )
+
+
 @pytest.mark.parametrize(
     ("recipe", "overrides", "facts"),
     [
