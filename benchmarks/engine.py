@@ -11,7 +11,6 @@ The engine and the plain implementation of ``plain.py`` alternate in one process
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +40,6 @@ from engine_sides import (
     acts,
     asks,
     case,
-    cases,
     computing,
     effort,
     generates,
@@ -57,12 +55,10 @@ from engine_sides import (
     writes,
 )
 from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
-from timing import Call, peak_memory, race, ratio_table, times_as_fast
+from timing import Call, peak_memory, race, times_as_fast
 
 from reflectrl.engine.head import add_choice_head
-from reflectrl.models.load import adopt_kernels
 from reflectrl.models.precision import Precision
-from reflectrl.models.section import ModelSection
 from reflectrl.prompts.players import Player
 
 BASES = ("plain", "batched")
@@ -275,32 +271,12 @@ def score() -> str:
     return table([*CASE, *heads], lines)
 
 
-def kernels() -> str:
-    """Measure updates of the small model on ALFWorld with other kernels; compile time is not counted."""
-    (case,) = cases(16, 1, SHAPES[:1], ["alfworld"])
-    who, samples = case.reader, case.samples
-    sections = {
-        "float32, sdpa": ModelSection(),
-        "attn_implementation: eager": ModelSection(attn_implementation="eager"),
-        "compile: true": ModelSection(compile=True),
-    }
-    sides: dict[str, Call] = {}
-    for name, section in sections.items():
-        own = copy.deepcopy(who.model)
-        own.set_attn_implementation(section.attn_implementation)
-        adopt_kernels(own, section)
-        sides[name] = partial(tree_update, replace(who, model=own), sgd(replace(who, model=own)), samples)
-    return ratio_table(race(sides, 3), next(iter(sections)))
-
-
 SECTIONS: dict[str, Callable[[], str]] = {
     section.__name__: section for section in (whole, memory, horizon, cache, score)
 }
-PRINTED: dict[str, Callable[[], str]] = {section.__name__: section for section in (kernels,)}
-"""Sections that no page shows."""
 SHAPED: dict[str, Callable[[], list[list[str]]]] = {section.__name__: section for section in (nano, gpt2, smollm2)}
 """Sections that measure rows of the table of iterations."""
-KNOWN = (*SHAPED, *SECTIONS, *PRINTED)
+KNOWN = (*SHAPED, *SECTIONS)
 
 
 def main() -> None:
@@ -316,13 +292,13 @@ def main() -> None:
     effort.envs = tuple(arguments.envs or ENVS)
     torch.set_num_threads(1)
     published = not effort.quick and effort.envs == ENVS
-    for name in arguments.sections or (*SHAPED, *SECTIONS):
+    for name in arguments.sections or KNOWN:
         rows = SHAPED[name]() if name in SHAPED else []
-        text = table(ITERATIONS, rows) if rows else (SECTIONS | PRINTED)[name]()
+        text = table(ITERATIONS, rows) if rows else SECTIONS[name]()
         print(f"{made_by(f'python benchmarks/engine.py {name}')}, one thread.\n\n{text}\n", flush=True)
         if published and rows:
             publish_rows(ENGINE, "engine_iterations", rows, names=3)
-        elif published and name in SECTIONS:
+        elif published:
             publish(ENGINE, f"engine_{name}", f"{text}\n")
 
 
