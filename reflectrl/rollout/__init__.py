@@ -10,7 +10,6 @@ __all__ = [
     "Move",
     "begin_ahead",
     "episode_metrics",
-    "hits",
     "play_turn",
     "policy_views",
     "rollout",
