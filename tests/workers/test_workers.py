@@ -298,6 +298,28 @@ def test_an_episode_that_does_not_come_back_the_same_is_not_played_on(tmp_path):
 DEEP = functools.reduce(lambda inside, _: [inside], range(2000), [])
 
 
+HALF = """
+import os, sys, time
+from faulty import Faulty
+class Half(Faulty):
+    name = "half"
+    def act(self, action):
+        os.write(int(sys.argv[2]), b'["Answer",')
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_stalls_in_the_middle_of_a_reply_misses_its_deadline(tmp_path, monkeypatch):
+    (tmp_path / "half.py").write_text(HALF)
+    monkeypatch.syspath_prepend(tmp_path)
+    with faulty.restored_registry(), WorkerPool(1, WorkerLimits(on_failure="drop", deadline_s=SHORT_S)) as pool:
+        register_env("half", "half:Half")
+        env = begin(*pool.make("half", {}, 1))
+        with pytest.raises(EpisodeFailed, match="'left'.*stalled for more than 1 s"):
+            env.step("left")
+
+
 def test_a_deadline_may_be_longer_than_the_system_can_wait_at_once():
     with WorkerPool(1, WorkerLimits(deadline_s=1e7)) as patient:
         [env] = patient.make("number_line", {}, 1)
