@@ -46,8 +46,10 @@ NETWORK = {
     *("urllib", "xmlrpc"),
 }
 MEANT: Mapping[str, Mapping[str, str]] = {
-    "reflectrl/endpoint/api.py": {"openai": "the chat endpoint that a recipe names"},
-    "reflectrl/endpoint/transport.py": {"httpx2": "the connections to that endpoint"},
+    "reflectrl/endpoint/api.py": {
+        "openai": "the chat endpoint that a recipe names",
+        "httpx2": "the connections to that endpoint",
+    },
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
     "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
     "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
