@@ -17,7 +17,6 @@ from timing import Call, Times, race, times_as_fast
 from torch import Tensor
 
 from reflectrl.engine.decode import Sampler, write
-from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.head import add_choice_head
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.models.load import adopt_kernels, round_frozen
@@ -206,7 +205,7 @@ class Repeater(Sampler):
         self._words = [[*each, end] for each in words]
 
     def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the given token of each position; any token where a draft is longer than the text."""
+        """Return the given token of each position."""
         super().choose(logits, places)
         return [self._words[sequence][min(at, len(self._words[sequence]) - 1)] for sequence, at in places]
 
@@ -219,12 +218,10 @@ def scripted(who: Reader, steps: Sequence[Step]) -> Repeater:
 
 def writes(who: Reader, calls: Sequence[Sequence[Step]]) -> None:
     """Write the expert's reflections with the engine, starting with an empty cache."""
-    kept, drafts = PrefixCache(who.model.device, who.model.dtype), Drafts(pass_tokens(who.model))
+    kept = PrefixCache(who.model.device, who.model.dtype)
     for steps in calls:
         rows = [who.encoder.tokens(step.reflector.prompt, reserve=LIMIT) for step in steps]
-        write(
-            who.model, kept, rows, scripted(who, steps), drafts=drafts, ends={who.tokenizer.eos_token_id}, limit=LIMIT
-        )
+        write(who.model, kept, rows, scripted(who, steps), ends={who.tokenizer.eos_token_id}, limit=LIMIT)
 
 
 @torch.no_grad()

@@ -1,8 +1,7 @@
 """Autoregressive decoding of many sequences in parallel, on a ``PrefixCache`` of earlier sequences.
 
 Differences to ``transformers``' ``generate``: prefixes shared with earlier sequences are not read again, a finished
-sequence is replaced by a waiting one immediately, no states are copied between tokens, and a forward pass verifies
-several tokens that are predicted from earlier texts (``Drafts``, speculative decoding).
+sequence is replaced by a waiting one immediately, and no states are copied between tokens.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Collection, Sequence
-from itertools import islice
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.core.profile import part
-from reflectrl.engine.drafts import Drafts
 from reflectrl.engine.head import next_logits
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
@@ -72,22 +69,19 @@ def write(
     rows: Sequence[Tokens],
     sampler: Sampler,
     *,
-    drafts: Drafts,
     ends: Collection[int],
     limit: int,
 ) -> list[list[int]]:
     """Return the continuation of each of distinct sequences, without the token that ends it.
 
-    A forward pass reads a sequence's last token and a draft of the next ones. The token at each position is chosen as
-    without a draft, with the sequence's own draw, and the draft is accepted up to the first token that differs. Drafts
-    and the other sequences of a pass thus change the number of tokens per pass and the rounding of logits only.
+    Each token is chosen with the sequence's own draw, so the other sequences of a forward pass change the rounding of
+    its logits only.
 
     Args:
         model: the transformers model, without a wrapper for adapters.
         cache: cache of this model's key-value states.
         rows: the sequences, as token ids.
         sampler: chooses tokens; its sequences are numbered as in ``rows``.
-        drafts: drafts from earlier texts; the new texts are added to them.
         ends: token ids that end a text.
         limit: maximum number of tokens of a text.
 
@@ -96,20 +90,12 @@ def write(
     waiting = deque(range(len(rows)))
     active: list[int] = []
     while waiting or active:
-        chosen: list[tuple[int, list[int]]] = []  # (sequence, next tokens), by slot
+        chosen: list[tuple[int, int]] = []  # (sequence, next token), by slot
         if active:
             with part("reflector: write"):
-                texts = [said[sequence] for sequence in active]
-                guesses = drafts.guess(texts, [limit - len(text) - 1 for text in texts])
-                inputs = cache.extend([[text[-1], *guess] for text, guess in zip(texts, guesses, strict=True)])
-                places = [
-                    (sequence, len(text) + ahead)
-                    for sequence, text, guess in zip(active, texts, guesses, strict=True)
-                    for ahead in range(len(guess) + 1)
-                ]
-                found = _confirmed(sampler.choose(next_logits(model, inputs), places), guesses)
-                cache.drop([len(guess) + 1 - len(tokens) for guess, tokens in zip(guesses, found, strict=True)])
-                chosen += zip(active, found, strict=True)
+                inputs = cache.extend([[said[sequence][-1]] for sequence in active])
+                places = [(sequence, len(said[sequence])) for sequence in active]
+                chosen += zip(active, sampler.choose(next_logits(model, inputs), places), strict=True)
         fresh = [waiting.popleft() for _ in range(min(len(waiting), cache.limit - len(active)))]
         if fresh:
             with part("reflector: read"):
@@ -118,27 +104,13 @@ def write(
                     firsts = [(fresh[index], 0) for index in indices]
                     if firsts:  # otherwise the pass read only the prefix that all of them share
                         tokens = sampler.choose(logits, firsts)
-                        chosen += ((sequence, [token]) for (sequence, _), token in zip(firsts, tokens, strict=True))
+                        chosen += ((sequence, token) for (sequence, _), token in zip(firsts, tokens, strict=True))
         unfinished = []
-        for slot, (sequence, tokens) in enumerate(chosen):
-            text = said[sequence]
-            start = len(text)
-            text += tokens[: next((at + 1 for at, token in enumerate(tokens) if token in ends), None)]
-            drafts.learn(text, start)
-            if text[-1] in ends:
-                text.pop()
-            elif len(text) < limit:
+        for slot, (sequence, token) in enumerate(chosen):
+            if token in ends:
+                continue
+            said[sequence].append(token)
+            if len(said[sequence]) < limit:
                 unfinished.append(slot)
         active = [chosen[slot][0] for slot in cache.keep(unfinished)]
     return said
-
-
-def _confirmed(tokens: Sequence[int], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the chosen tokens of each sequence up to and including the first that its guess does not have."""
-    remaining = iter(tokens)
-    found = []
-    for guess in guesses:
-        chosen = list(islice(remaining, len(guess) + 1))
-        right = next((at for at, token in enumerate(guess) if token != chosen[at]), len(guess))
-        found.append(chosen[: right + 1])
-    return found

@@ -283,12 +283,6 @@ class PrefixCache:
         self.given += int(counts.sum())
         return self._pass(0, starts, every=True)
 
-    def drop(self, counts: Sequence[int]) -> None:
-        """Remove the last ``counts`` tokens from the first slots, also from the statistics."""
-        self._lengths[: len(counts)] -= np.array(counts, dtype=np.int64)
-        self.given -= sum(counts)
-        self.computed -= sum(counts)
-
     def keep(self, slots: Sequence[int]) -> list[int]:
         """Move ``slots`` to the front; return them in their new order."""
         placed = self._arranged([slots], 0)

@@ -125,7 +125,7 @@ class ReflectingPolicy(ThinkingPolicy):
         return other
 
     def forget(self) -> None:
-        """Drop all cached states and drafts of both players: the weights have changed."""
+        """Drop all cached states of both players: the weights have changed."""
         super().forget()
         self._actor.forget()
 

@@ -53,7 +53,7 @@ class WritingPolicy(LMPolicy):
         self._after = self._cue()
 
     def forget(self) -> None:
-        """Drop all cached states and drafts: the weights have changed."""
+        """Drop all cached states: the weights have changed."""
         super().forget()
         self._writer.forget()
 

@@ -12,7 +12,6 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from reflectrl.core import Utterance
 from reflectrl.engine.decode import Sampler, write
-from reflectrl.engine.drafts import Drafts, pass_tokens
 from reflectrl.engine.head import in_eval_mode
 from reflectrl.engine.prefix_cache import PrefixCache
 from reflectrl.engine.sequences import Tokens
@@ -76,12 +75,10 @@ class Writer:
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._drafts = Drafts(pass_tokens(self._base))
         self._ends = frozenset({self.end, *ends})
 
     def forget(self) -> None:
-        """Drop key-value states and drafts, which decide the last bits of logits: the state of a new process."""
-        self._drafts.clear()
+        """Drop key-value states, which decide the last bits of logits: the state of a new process."""
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
 
@@ -91,15 +88,7 @@ class Writer:
             if self._prefix_cache is None:
                 firsts = range(0, len(rows), self._batch_size)
                 return [ids for first in firsts for ids in self._generate(rows, first, sampler)]
-            return write(
-                self._base,
-                self._prefix_cache,
-                rows,
-                sampler,
-                drafts=self._drafts,
-                ends=self._ends,
-                limit=self.max_new_tokens,
-            )
+            return write(self._base, self._prefix_cache, rows, sampler, ends=self._ends, limit=self.max_new_tokens)
 
     @torch.no_grad()
     def _generate(self, rows: Sequence[Tokens], first: int, sampler: Sampler) -> list[list[int]]:
@@ -175,7 +164,7 @@ class LMReflector(CachedPlayer):
         self.forget()
 
     def forget(self) -> None:
-        """Drop cached states and drafts, see ``Writer.forget``."""
+        """Drop cached states, see ``Writer.forget``."""
         self._writer.forget()
 
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:

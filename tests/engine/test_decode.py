@@ -10,7 +10,6 @@ import torch
 from tiny import draws, encoder, language_model, prefix_cache, reflector_prompt
 
 from reflectrl.engine.decode import Sampler, write
-from reflectrl.engine.drafts import Drafts
 
 pytestmark = pytest.mark.numerical
 
@@ -25,8 +24,8 @@ def talker():
     return language_model("gpt2", seed=4)
 
 
-def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGTH, drafts=None):
-    return write(model, held or prefix_cache(), rows, sampler, drafts=drafts or Drafts(0), ends=ends, limit=limit)
+def written(model, rows=ROWS, *, held=None, ends=(), sampler=GREEDY, limit=LENGTH):
+    return write(model, held or prefix_cache(), rows, sampler, ends=ends, limit=limit)
 
 
 def generated(model, row, limit=LENGTH):
@@ -78,28 +77,6 @@ def test_a_text_that_ends_leaves_at_once_and_a_waiting_one_takes_its_place(talke
     # in three waves, each would last as long as the longest text of the wave
     waves = sum(max(steps[start : start + 3]) - 1 for start in range(0, len(steps), 3))
     assert sum(width == 1 for _, width in shapes) < waves
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_drafts_change_the_number_of_passes_and_no_word(talker, temperature):
-    ends, _ = ended(written(talker))
-
-    def texts(pass_tokens, limit=256):
-        """Write the same texts twice; returns them, and the number of forward passes of the second time."""
-        held, drafts = prefix_cache(limit=limit), Drafts(pass_tokens)
-        for _ in range(2):
-            shapes: list[tuple[int, int]] = []
-            hook = talker.register_forward_pre_hook(
-                lambda _, __, given, shapes=shapes: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
-            )
-            said = written(talker, held=held, ends=ends, sampler=Sampler(GIVEN, temperature), drafts=drafts)
-            hook.remove()
-        return said, len(shapes)
-
-    plain, many = texts(0)
-    for limit in (256, 3):
-        assert texts(1e9, limit)[0] == plain
-    assert texts(1e9)[1] < many / 2
 
 
 # ---- sampled ---------------------------------------------------------------------------------------------------------

@@ -158,16 +158,15 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
         assert inputs.input_ids.shape == (len(lying), 1)
         torch.testing.assert_close(ends(model, inputs), alone(model, lying), rtol=1e-5, atol=1e-5)
 
-    def several(counts, dropped=(0, 0)):
-        """Append some tokens to each sequence, check the states, and drop the last of them where ``dropped`` says."""
+    def several(counts):
+        """Append some tokens to each sequence, and check the states."""
         grown = [row + token_ids(count, count + 1) for row, count in zip(lying, counts, strict=True)]
         parts = [
             row[: len(old) + 1 + n] for old, row in zip(lying, grown, strict=True) for n in range(len(row) - len(old))
         ]
         inputs = held.extend([row[len(old) :] for old, row in zip(lying, grown, strict=True)])
         torch.testing.assert_close(ends(model, inputs), alone(model, parts), rtol=1e-5, atol=1e-5)
-        held.drop(dropped)
-        lying[:] = [row[: len(row) - count] for row, count in zip(grown, dropped, strict=True)]
+        lying[:] = grown
 
     def keep(*slots):
         order = held.keep(slots)
@@ -187,7 +186,7 @@ def test_sequences_are_extended_left_out_and_joined_by_others(architecture):
     extend()
     several([3, 1])
     extend()
-    several([0, 2], dropped=[0, 2])
+    several([0, 2])
     extend()
     begin(token_ids(4, 5))
     extend()
