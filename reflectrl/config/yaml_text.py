@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -54,12 +55,18 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
 
     """
     try:
-        loader = _Loader(text)
-        return _plain(loader.get_single_data(), itertools.count()), loader.twice
+        values, twice = _parsed(text)
+        return _plain(values, itertools.count()), list(twice)
     except RecursionError as error:
         raise InvalidInput(f"{what} nests lists and mappings too deep, or in themselves; expected a recipe.") from error
     except (yaml.YAMLError, ValueError, LookupError) as error:  # the last two for "!!int x", "!!bool x"
         raise InvalidInput(f"{what} is not valid YAML: {shortened(' '.join(str(error).split()), 300)}.") from error
+
+
+@functools.lru_cache(maxsize=64)  # parsing takes a tenth of a second, and a file is read again for each of its arms
+def _parsed(text: str) -> tuple[Any, Sequence[str]]:
+    loader = _Loader(text)
+    return loader.get_single_data(), loader.twice
 
 
 def _plain(value: Any, copied: Iterator[int]) -> Any:

@@ -68,9 +68,8 @@ def wins(env, tasks, choose):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("task", "episodes"), [("metaworld", 3), ("kitchen", 1)])
-def test_it_passes_our_checks(task, episodes):
-    check_env(make_env("robots", task=task), episodes=episodes)
+def test_it_passes_our_checks():
+    check_env(make_env("robots", task="metaworld"), episodes=2)
 
 
 def test_distances_are_told_as_the_robot_sees_them_and_small_ones_are_not():
