@@ -175,7 +175,7 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
     summaries = [_summary(name, runs, () if runs is first else first, rows) for name, runs in groups.items()]
     if any(FEW in group_cells(summary) for summary in summaries):
         remarks.append(
-            f"P() is left out ({FEW}) where a side has fewer than {LEAST_RUNS} runs: one that beats another is no "
+            f"P() is left out ({FEW}) where a side has fewer than {LEAST_RUNS} runs: one that beats another is not "
             "evidence."
         )
     return summaries, remarks

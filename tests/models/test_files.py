@@ -143,16 +143,16 @@ REFUSED = {
     ),
     "a link to nothing": (lambda f: link(f / "vocab.json", "nothing"), "broken link"),
     "a link in a circle": (lambda f: link(f / "vocab.json", "vocab.json"), "broken link"),
-    "weights that are a pipe": (lambda f: fifo(f / "model.safetensors"), "no regular file"),
-    "a configuration that is a pipe": (lambda f: fifo(f / CONFIG), "no regular file"),
-    "a tokenizer that is a pipe": (lambda f: fifo(f / TOKENIZER), "no regular file"),
-    "a vocabulary that is a pipe": (lambda f: fifo(f / "merges.txt"), "no regular file"),
+    "weights that are a pipe": (lambda f: fifo(f / "model.safetensors"), "not a regular file"),
+    "a configuration that is a pipe": (lambda f: fifo(f / CONFIG), "not a regular file"),
+    "a tokenizer that is a pipe": (lambda f: fifo(f / TOKENIZER), "not a regular file"),
+    "a vocabulary that is a pipe": (lambda f: fifo(f / "merges.txt"), "not a regular file"),
     "a template that is a pipe": (
         lambda f: ((f / "additional_chat_templates").mkdir(), fifo(f / "additional_chat_templates" / "a.jinja")),
-        "no regular file",
+        "not a regular file",
     ),
     "a device": (lambda f: link(f / "vocab.json", "/dev/zero"), "a link to /dev/zero"),
-    "a socket": (lambda f: listening(f / "vocab.json"), "no regular file"),
+    "a socket": (lambda f: listening(f / "vocab.json"), "not a regular file"),
     "a large configuration": (lambda f: large(f / CONFIG), "at most 67,108,864 are read"),
     "a large vocabulary": (lambda f: (f / "merges.txt").touch() or large(f / "merges.txt"), "at most 67,108,864"),
     "tokens by the billion": (
@@ -219,7 +219,7 @@ def in_a_pickle(folder: Path) -> None:
 
 ADAPTERS = {
     "a pickle": (in_a_pickle, "no adapter_model.safetensors .pickled .bin files"),
-    "a pipe": (lambda folder: fifo(folder / "adapter_model.safetensors"), "no regular file"),
+    "a pipe": (lambda folder: fifo(folder / "adapter_model.safetensors"), "not a regular file"),
     "a link out": (
         lambda folder: link(folder / "adapter_model.safetensors", folder.parent / "outside.safetensors"),
         "a link to .*outside.safetensors",

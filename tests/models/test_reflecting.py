@@ -119,5 +119,5 @@ def test_after_training_the_two_are_adapters_like_any_other(tmp_path):
 def test_another_reflector_beside_it_is_refused(tmp_path):
     policy = policy_of(both("gpt2", tmp_path))
     views = [replace(view, said={"reflector": "Good."}) for view in shown(PROMPTS[:1])]
-    with pytest.raises(InvalidInput, match="another reflector speaks"):
+    with pytest.raises(InvalidInput, match="another reflector was given"):
         policy.act(views, [0.0])

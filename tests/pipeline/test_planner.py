@@ -80,8 +80,8 @@ def test_a_local_model_plans(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("players.planner.player=expert",), "is no model"),
-        (("players.planner=null",), "is no model"),
+        (("players.planner.player=expert",), "is not a model"),
+        (("players.planner=null",), "is not a model"),
         (("players.reflector.player=none", "eval.controls=[]"), "has neither"),
         (("players.planner.model.name=builtin/nano",), "model is not trained"),
     ],
