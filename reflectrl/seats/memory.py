@@ -173,7 +173,7 @@ class MemoryPlayerSection(SeatSection):
             if planner is None or planner.player == "expert":
                 raise ValueError(
                     "a memory's key is planner, which a model reads out of reflections, but players.planner is not a "
-                    "a model; set its player to local or remote, or key to action"
+                    "model; set its player to local or remote, or key to action"
                 )
             if recipe.players.reflector.player == "none" and recipe.prompt.action_mode == "enumerated":
                 raise ValueError(
