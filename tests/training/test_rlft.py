@@ -337,8 +337,7 @@ def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path
         return training.train(checkpoint), shapes
 
     whole, expected = passes()
-    drafted = [shape for shape in expected[1] if 1 < shape[1] < 12]
-    assert len(drafted) > 3
+    assert len({width for _, width in expected[1]}) > 2  # whole prompts, ends of those that share one, single tokens
     resumed, shapes = passes(tmp_path / "checkpoint-1")
     assert shapes == {number: expected[number] for number in (1, 2)}
     assert resumed.episodes == whole.episodes[1:]
