@@ -110,7 +110,7 @@ def test_l9_g10_rl_corrects_misread_thoughts_a_corrector_more_of_them_and_withou
         )
     both, alone, corrected = ends.values()
     assert both.success > 0.7
-    assert alone.success < 0.55
+    assert alone.success < both.success - 0.2  # a bound of its own would depend on the rounding
     assert alone.illegal > max(0.3, 2 * both.illegal, begins["the action alone"])
     assert corrected.thought_misread < both.thought_misread
     assert corrected.success > both.success - 0.05
