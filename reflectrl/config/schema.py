@@ -252,7 +252,7 @@ class Recipe(Section):
     fixed default of its section."""
     report_to: Tracker = "none"
     """Experiment tracker for the metrics of each stage, of those that ``accelerate`` knows; it must be installed.
-    tensorboard, trackio, wandb and swanlab also show a few recorded episodes every ``rlft.save_every`` iterations."""
+    tensorboard, trackio, wandb and clearml also show a few recorded episodes every ``rlft.save_every`` iterations."""
     env: EnvSection
     """Environment and its options."""
     dataset: DatasetSection | None = None

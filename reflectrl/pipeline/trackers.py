@@ -26,7 +26,9 @@ from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
 
 PROJECT = "reflectrl"
-"""Project in the tracker, unless WANDB_PROJECT or TRACKIO_PROJECT names another."""
+"""Project in the tracker, unless a variable such as WANDB_PROJECT names another."""
+_TITLE = {"mlflow": "run_name", "swanlab": "experiment_name", "clearml": "task_name"}
+"""Argument with the name of a run, of trackers whose first argument is the project."""
 MAX_EPISODES = 3
 """Maximum number of episodes of an iteration that are sent."""
 _MAX_CHARACTERS = 20_000
@@ -54,7 +56,7 @@ class Tracking:
                 self._tracker.tracker.flush()
 
     def show(self, step: int, stage: str, episodes: Sequence[Trajectory]) -> None:
-        """Send episodes to a tracker that can show texts: tensorboard, trackio, wandb or swanlab."""
+        """Send episodes to a tracker that can show texts: tensorboard, trackio, wandb or clearml."""
         tracker, name = self._tracker, getattr(self._tracker, "name", "")
         rows: list[list[Any]] = [
             [step, stage, each.task.id, each.outcome, each.episode_return, transcript(each)]
@@ -181,8 +183,10 @@ def _started(name: str, folder: Path, title: str, part: str, recipe: Recipe, fir
         tracker = made(project, name=title, resume="allow", embed=False, config=plain)
     elif made.requires_logging_directory:
         tracker = made(title, str(folder / name))
+    elif name == "dvclive":
+        tracker = made(dir=str(folder / name / title))
     else:
-        tracker = made(project)
+        tracker = made(project, **({_TITLE[name]: title} if name in _TITLE else {}))
     tracker.main_process_only = False  # only the main process opens one
     tracker.start()
     if name == "tensorboard":

@@ -11,8 +11,8 @@ class ReflectRLConfig(RLFTSettings):
     """Arguments of one RLFT run: the fields of ``RLFTSettings``, and what a recipe states elsewhere.
 
     Training is counted in iterations (one batch of fresh episodes) of ``updates_per_iteration`` optimizer steps.
-    Checkpoints are written between iterations. What concerns the launch, such as a ``wandb`` project or mixed
-    precision, is also read from ``accelerate``'s environment variables.
+    Checkpoints are written between iterations. Without ``bf16``, the precision is the one that
+    ``accelerate launch`` was asked for.
     """
 
     output_dir: str = "reflectrl-rlft"

@@ -192,13 +192,16 @@ class Learner:
         """
         at = torch.tensor(loss, device=self._accelerator.device)
         norm = clipped_norm(self._accelerator, self.model, self._max_grad_norm, at, broken)
-        self.skip()
+        self._advance()
         if self.average is not None:
             average(self.average, self._module, self._ema)
         return norm
 
     def skip(self) -> None:
-        """Count a step; without a gradient it changes no weights."""
+        """Count a step that has no gradient, which changes no weights."""
+        self._advance()
+
+    def _advance(self) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._scheduler.step()
