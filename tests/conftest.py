@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +27,16 @@ def _cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_modules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Forget what a test imported from its own folder: the next one may write a module of the same name."""
+    yield
+    if (folder := request.node.funcargs.get("tmp_path")) is not None:
+        for name, module in [*sys.modules.items()]:
+            if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,14 +81,12 @@ TALLY = "players.tally={class: 'counting:Tally', most: 1}"
 
 
 @pytest.fixture(autouse=True)
-def _counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module in the working folder, and a cache of its own for what this user has begun."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Path("counting.py").write_text(MODULE)
-    yield
-    forget()
 
 
 def forget() -> None:
