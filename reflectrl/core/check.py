@@ -86,6 +86,8 @@ class Ambiguity:
     """Fraction of the states played, from 0 to 1, whose text also needs another action."""
     unexplained: float
     """Fraction in which even equal texts and actions since the start do, so that a memory would not help."""
+    privileged: float
+    """Fraction of the states met with equal pasts in several tasks in which the expert acts differently among them."""
 
     def __str__(self) -> str:
         """Return a remark for the author of the environment: the finding, an example, and what to do."""
@@ -93,16 +95,16 @@ class Ambiguity:
             f"{action!r} in task {task!r} after {list(past)}"
             for task, past, action in zip(self.tasks, self.pasts, self.actions, strict=True)
         )
-        known = (
-            f" In {self.unexplained:.0%}, equal pasts do too: there the expert knows what no player can."
-            if self.unexplained
-            else ""
+        remembered = (
+            "Show past states (prompt.history.show=transitions), let the reflector carry notes "
+            "(players.reflector.carry=true), or put"
         )
+        known = f" In {self.unexplained:.0%}, equal pasts do too: there the expert knows what no player can."
         return (
             f"Equal texts need different actions in {self.share:.0%} of the states played, such as "
-            f"{shortened(self.text, 80)!r}: the expert plays {first}, and {second}. Show past states "
-            "(prompt.history.show=transitions), let the reflector carry notes (players.reflector.carry=true), or put "
-            f"what is needed into the text.{known}"
+            f"{shortened(self.text, 80)!r}: the expert plays {first}, and {second}. "
+            f"{remembered if self.share > self.unexplained else 'Put'} what is needed into the text."
+            f"{known if self.unexplained else ''}"
         )
 
 
@@ -146,18 +148,24 @@ def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity 
     groups: dict[tuple[Key, Key], list[_Visit]] = defaultdict(list)
     for visit in visits:
         groups[visit.shown].append(visit)
-    found, unclear, unexplained = None, 0, 0
+    found: tuple[_Visit, _Visit] | None = None
+    unclear, unexplained, met, privileged = 0, 0, 0, 0
     for group in groups.values():
+        alike: dict[tuple[Key, ...], list[_Visit]] = defaultdict(list)
+        for visit in group:
+            alike[visit.history].append(visit)
+        split = {past: len({visit.action for visit in same}) > 1 for past, same in alike.items()}
+        for past, same in alike.items():
+            if len({visit.task.id for visit in same}) > 1:
+                met, privileged = met + len(same), privileged + len(same) * split[past]
         if len({visit.action for visit in group}) == 1:
             continue
         unclear += len(group)
-        actions: dict[tuple[Key, ...], set[str]] = defaultdict(set)
-        for visit in group:
-            actions[visit.history].add(visit.action)
-        unexplained += sum(len(actions[visit.history]) > 1 for visit in group)
-        told = [visit for visit in group if len(actions[visit.history]) == 1]
+        unexplained += sum(split[visit.history] for visit in group)
+        told = [visit for visit in group if not split[visit.history]] or group
         other = next((visit for visit in told if visit.action != told[0].action), None)
-        found = found or (None if other is None else (told[0], other))
+        if other is not None and (found is None or split[found[0].history] > split[other.history]):
+            found = told[0], other
     if found is None:
         return None
     one, two = found
@@ -168,6 +176,7 @@ def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity 
         (one.action, two.action),
         unclear / len(visits),
         unexplained / len(visits),
+        privileged / max(met, 1),
     )
 
 

@@ -179,7 +179,8 @@ suite, takes 3.5 times as long as one of the first, and its reflector is right i
 VOCABULARY = 1000
 """Size of the builtin model's vocabulary at most."""
 PRIVILEGED = 0.1
-"""Fraction of states with equal texts and pasts in which the expert acts differently, from which nobody reflects."""
+"""Fraction, of the states met with equal pasts in several tasks, in which the expert acts differently among them, from
+which nobody reflects."""
 MEMORY = 0.02
 """Fraction of states that need a memory from which prompts show past states."""
 REMEMBERED = 2000
@@ -236,7 +237,8 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         seen = survey(recipe, run.path, SURVEY_SHARE * 60 * minutes)
         recipe = _with(recipe, [*_players(recipe, seen)])
         recipe = _with(recipe, [*_layout(recipe, seen)])
-        return _with(recipe, [*_model(recipe, run, seen), *_data(recipe, seen), *_training(recipe, seen)])
+        recipe = _with(recipe, [*_model(recipe, run, seen)])  # rows of a step are chosen by its max_length
+        return _with(recipe, [*_data(recipe, seen), *_training(recipe, seen)])
     left = 60 * minutes - run.seconds()
     tell(f"{max(left, 0) / 60:.1f} of {minutes:g} minutes are left; measuring the pace")
     return _with(recipe, [*(_sft(recipe, run, left) if stage == "sft" else _rlft(recipe, run, left))])
@@ -266,8 +268,10 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
         yield Choice("sft.enabled", False, reason)
         yield Choice("players.reflector.player", "none", f"{reason} to teach reflections")
         yield Choice("eval.policies", ["random", "rlft"], reason)
-    elif seen.unclear is not None and seen.unclear.unexplained > PRIVILEGED:
-        reason = f"in {seen.unclear.unexplained:.0%} of the states the expert knows what no player can"
+    elif seen.unclear is not None and seen.unclear.privileged > PRIVILEGED:
+        reason = (
+            f"in {seen.unclear.privileged:.0%} of the states met in several tasks the expert knows more than any player"
+        )
         yield Choice("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
     elif recipe.players.reflector.player != "none":
         yield Choice("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
