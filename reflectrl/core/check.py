@@ -148,7 +148,7 @@ def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity 
     groups: dict[tuple[Key, Key], list[_Visit]] = defaultdict(list)
     for visit in visits:
         groups[visit.shown].append(visit)
-    found: tuple[_Visit, _Visit] | None = None
+    example: dict[bool, tuple[_Visit, _Visit]] = {}  # of states in which the past tells more, or does not
     unclear, unexplained, met, privileged = 0, 0, 0, 0
     for group in groups.values():
         alike: dict[tuple[Key, ...], list[_Visit]] = defaultdict(list)
@@ -162,13 +162,14 @@ def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity 
             continue
         unclear += len(group)
         unexplained += sum(split[visit.history] for visit in group)
-        told = [visit for visit in group if not split[visit.history]] or group
-        other = next((visit for visit in told if visit.action != told[0].action), None)
-        if other is not None and (found is None or split[found[0].history] > split[other.history]):
-            found = told[0], other
-    if found is None:
+        for known in (True, False):
+            same = [visit for visit in group if split[visit.history] != known]
+            other = next((visit for visit in same if visit.action != same[0].action), None)
+            if other is not None:
+                example.setdefault(known, (same[0], other))
+    if not example:
         return None
-    one, two = found
+    one, two = example.get(True) or example[False]
     return Ambiguity(
         one.text,
         (one.task.id, two.task.id),
