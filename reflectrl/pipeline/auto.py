@@ -195,6 +195,8 @@ ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
 BATCH_TOKENS = 16384
 """Tokens of the rows of an optimizer step of fine-tuning at most, if these are 8 rows or more."""
+WARMUP = 100
+"""Steps in which the learning rate of fine-tuning rises."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
 """Fine-tuning ends once its held-out loss hardly falls."""
 _SFT = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
@@ -367,6 +369,7 @@ def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
         steps = round(min(max(SFT_SHARE * left / len(wanted) / seconds, MIN_SFT_STEPS), MAX_SFT_STEPS))
         for name in ("reflector", "policy") if player == "both" else (player,):
             yield Choice(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
+            yield Choice(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
 
 
 def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:

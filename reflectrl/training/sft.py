@@ -157,7 +157,7 @@ def train_sft(
     with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry():
         checkpoint = last_checkpoint(folder)
         begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
-        trainer = _Trainer(lm, player, examples, encoder, section, folder, seed, begun)
+        trainer = _Trainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
         steps = _Steps(
             trainer,
             plateau,
@@ -171,7 +171,7 @@ def train_sft(
         )
         if checkpoint is not None:
             steps.resume(checkpoint)
-        if begun < section.steps and not plateau.reached:
+        if begun < plateau.last_step:
             trainer.train()
     plateau.load_best()
     lm.model.eval()
@@ -197,6 +197,7 @@ class _Trainer(SFTTrainer):
         examples: Sequence[Example],
         encoder: PromptEncoder,
         section: SFTPlayerSection,
+        rate: Callable[[int], float],
         folder: Path,
         seed: int,
         begun: int,
@@ -216,6 +217,8 @@ class _Trainer(SFTTrainer):
             num_warmup_steps=math.ceil(section.warmup * section.steps),
             num_training_steps=section.steps,
         )
+        [planned, *_] = self.schedule.lr_lambdas
+        self.schedule.lr_lambdas = [lambda step: planned(step) * rate(step)] * len(self.made.param_groups)
         order = _order(len(examples), section.steps * section.batch_size, seed)[begun * section.batch_size :]
         super().__init__(
             model=lm.model,
@@ -334,15 +337,17 @@ class _Steps(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Check, report and save where each is due, and end the training at its plateau or on request."""
         self.done += 1
-        plateau, trainer, last = self._plateau, self._trainer, self._section.steps
+        plateau, trainer = self._plateau, self._trainer
         plateau.add(trainer.batch)
-        ends = plateau.due(self.done) and plateau.check(self.done, trainer.scored(plateau.examples))
-        if ends or self.done in (1, last) or self.done % self._report_every == 0:
+        if plateau.due(self.done):
+            plateau.check(self.done, trainer.scored(plateau.examples))
+        ends = self.done == plateau.last_step
+        if ends or self.done == 1 or self.done % self._report_every == 0:
             self.reported = fmean(self._losses)
             self._losses.clear()
             if self._on_step is not None:
-                self._on_step(self.done, last, self.reported)
-        if ends or self._stop.wanted or self.done == last or self.done % self._save_every == 0:
+                self._on_step(self.done, plateau.last_step, self.reported)
+        if ends or self._stop.wanted or self.done % self._save_every == 0:
             self._save()
         if ends or self._stop.wanted:
             control.should_training_stop = True

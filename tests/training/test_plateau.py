@@ -17,7 +17,7 @@ from reflectrl.models.tokenizer import label_ids
 from reflectrl.models.writer import LMReflector
 from reflectrl.rollout.iteration import SFTProgress, best_check
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.plateau import MAX_ROWS, Plateau, Scored, held_out_rows, words_of
+from reflectrl.training.plateau import FALL, MAX_ROWS, Plateau, Scored, held_out_rows, words_of
 from reflectrl.training.sft_examples import ActionExample, TextExample, action_losses
 
 CPU = torch.device("cpu")
@@ -133,6 +133,18 @@ def noise(at):
     return policy_row(f"|T{at}P|", LABELS[(at * 7 + at // 3) % 4])
 
 
+def test_the_rate_falls_to_nothing_within_a_quarter_of_the_steps_before_the_plateau():
+    section = SFTPlayerSection(steps=100, check_every=4, patience=1)
+    example = ActionExample(policy_row("|T", LABELS[0]).prompt, 0, (1,))
+    plateau = Plateau(torch.nn.Linear(1, 1), None, [example], section)
+    one = [Scored(example, 1.0, (True,))]
+    for step in (4, 8):
+        assert (plateau.rate(step), plateau.last_step) == (1.0, 100)
+        plateau.check(step, one)
+    assert plateau.last_step == 10
+    assert [plateau.rate(step) for step in (8, 9, 10)] == [1.0, 0.5, 0.0]
+
+
 @pytest.fixture(scope="module")
 def overfitted(base, tmp_path_factory):
     """A model that was trained to its plateau, the summary, and the checks."""
@@ -142,12 +154,15 @@ def overfitted(base, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_plateau_ends_the_training_and_the_best_weights_are_kept(overfitted):
+def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_rate_and_keeps_the_best(overfitted):
     lm, summary, checks = overfitted
     losses = [check.held_out_loss for check in checks]
-    assert summary.steps == checks[-1].step == 2 * len(checks) < OVERFIT["steps"]
-    assert len(losses) - 1 - losses.index(min(losses)) == OVERFIT["patience"]
-    assert checks[-1].loss < checks[0].loss  # it learns those that it sees
+    reached = next(
+        at for at in range(len(losses)) if at - losses[: at + 1].index(min(losses[: at + 1])) == OVERFIT["patience"]
+    )
+    assert summary.steps == checks[-1].step == round((1 + FALL) * checks[reached].step) < OVERFIT["steps"]
+    assert checks[reached].loss < checks[0].loss  # it learns those that it sees
+    assert losses[reached + 1] < losses[reached]  # it has gone back
     assert summary.best == {"policy": min(checks, key=lambda check: check.held_out_loss)}
     given = rows(1, 40, 1, noise)
     held = [given[at] for at in held_out_rows(given, 0.5, 3)[1]]
