@@ -219,6 +219,9 @@ class SFTPolicySection(SFTPlayerSection):
 
     label_smoothing: Fraction = 0.0
     """Probability mass spread evenly over the menu's labels, so that the policy enters RLFT with some entropy."""
+    own_reflections: Fraction = 0.0
+    """Fraction of the rows with the teacher's reflection that show the trained reflector's instead, as at play, so
+    that the policy learns how far to trust them; needs ``players.reflector.player=local``."""
 
 
 class SFTSection(Section):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.config import Recipe
@@ -22,16 +24,21 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.models.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
+from reflectrl.models.writer import LMReflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
+from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
+
+AT_ONCE = 512
+"""Number of prompts that a trained reflector answers at once."""
 
 
 def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
@@ -58,6 +65,39 @@ def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
 
 def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
     return read_rows(run.verified(sft_rows_file(name), "gen-data"))[:count]
+
+
+def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row], players: Team) -> list[Row]:
+    """Exchange the teacher's words in ``sft.policy.own_reflections`` of the policy's rows for the trained reflector's.
+
+    They are what the policy reads at play, so that it learns how far to trust them; rows whose reflection is missing or
+    another's stay as they are.
+    """
+    asked = {_place(each): each for each in _first(run, "reflector", None)}
+    rng = random.Random(derive_seed(recipe.seed, "own reflections"))
+    cue, chosen = REFLECTION_CUE, dict[int, Row]()
+    for number, row in enumerate(rows):
+        source = asked.get(_place(row))
+        drawn = rng.random() < recipe.sft.policy.own_reflections
+        if drawn and source is not None and f"{cue}{source.completion}\n" in row.prompt.said:
+            chosen[number] = source
+    reflector = players.reflector(None)
+    assert isinstance(reflector, LMReflector)
+    numbers = sorted(chosen, key=lambda number: chosen[number].prompt.text)  # neighbours share their beginnings
+    found = list(rows)
+    for begin in range(0, len(numbers), AT_ONCE):
+        some = numbers[begin : begin + AT_ONCE]
+        words = reflector.answer([chosen[number].prompt for number in some], [0.0] * len(some))
+        for number, own in zip(some, words, strict=True):
+            prompt, taught = rows[number].prompt, f"{cue}{chosen[number].completion}\n"
+            said = prompt.said.replace(taught, f"{cue}{players.layout.completion(own.text)}\n", 1)
+            found[number] = replace(rows[number], prompt=replace(prompt, said=said))
+    reflector.forget()
+    return found
+
+
+def _place(row: Row) -> tuple[str, int, int, bool]:
+    return row.task, row.seed, row.step, row.negative
 
 
 def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
@@ -112,6 +152,8 @@ def fine_tune(
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
     check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     rows = training_rows(recipe, run, player)
+    if player == "policy" and recipe.sft.policy.own_reflections and (run / REFLECTOR).is_dir():  # else a pace is timed
+        rows = with_own_reflections(recipe, run, rows, run_players)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
     warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 

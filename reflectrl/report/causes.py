@@ -58,6 +58,8 @@ SOLVED = 0.9
 """Success rate in training from which a low entropy does no harm."""
 COVERED = 0.5
 """Maximum share of the visited states that the teacher's rows show."""
+MEMORISED = 0.15
+"""Minimum distance of success in the last quarter of training from that in the tasks of the evaluation."""
 RISE = 0.03
 """Minimum rise of success from the third to the last quarter of the last stage."""
 EXPLAINED = 0.1
@@ -328,7 +330,8 @@ def _coverage(known: set[Hashable], layout: PromptFormat | None, played: Sequenc
     return sum(found) / max(1, seen.total()), seen.total()
 
 
-def _rising(of: _Evidence) -> Cause | None:
+def _last_quarters(of: _Evidence) -> tuple[int, Interval, Interval] | None:
+    """Return the iterations of a quarter of the last stage, and success in its last but one and in its last."""
     if not of.run.points:
         return None
     _, places = stages(of.run.points)[-1]
@@ -340,6 +343,28 @@ def _rising(of: _Evidence) -> Cause | None:
         for begin in (places.stop - 2 * quarter, places.stop - quarter)
         for mean in [min(1.0, max(0.0, fmean(point.success for point in of.run.points[begin : begin + quarter])))]
     )
+    return quarter, before, after
+
+
+def _memorised(of: _Evidence) -> Cause | None:
+    if (found := _last_quarters(of)) is None:
+        return None
+    trained, tested = found[2], Interval.of(of.row.metrics)
+    ahead = trained.minus(tested)
+    if ahead.low <= 0 or ahead.mean < MEMORISED:
+        return None
+    return Cause(
+        "memorised",
+        f"success at the end of training was {_percent(trained.mean)} in its tasks and is {_percent(tested.mean)} in "
+        "new ones, so the policy knows its tasks rather than the game",
+        "more training tasks, which is up to the environment, or less of what tells a task from others in its texts",
+    )
+
+
+def _rising(of: _Evidence) -> Cause | None:
+    if (found := _last_quarters(of)) is None:
+        return None
+    quarter, before, after = found
     rise = after.minus(before)
     if rise.low <= 0 or rise.mean < RISE:
         return None
@@ -401,7 +426,7 @@ _KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
     *(_untaught_starts, _ambiguous, _cut),
     *(_not_imitated, _wrong_reflections),
     *(_unrewarded, _collapsed),
-    *(_uncovered, _rising, _blind_values, _out_of_time),
+    *(_uncovered, _memorised, _rising, _blind_values, _out_of_time),
 )
 
 

@@ -235,7 +235,15 @@ def test_a_collapsed_entropy_is_named_with_its_iteration(tmp_path: Path) -> None
     assert name == "entropy"
     assert "below 5 % of its start from iteration 12 on, at a training success of 30 %" in why
     sure = [{**line, "success": 0.99} for line in COLLAPSING]
-    assert found(ended(tmp_path / "sure", SILENT, metrics=sure)) == []
+    assert [cause.name for cause in found(ended(tmp_path / "sure", SILENT, metrics=sure))] == ["memorised"]
+
+
+def test_a_policy_that_knows_its_training_tasks_and_not_the_game_is_named(tmp_path: Path) -> None:
+    flat = [iteration(number, success=0.7) for number in range(40)]
+    name, why = first(ended(tmp_path / "run", SILENT, metrics=flat, success=0.3))
+    assert name == "memorised"
+    assert why.startswith("success at the end of training was 70 % in its tasks and is 30 % in new ones")
+    assert found(ended(tmp_path / "alike", SILENT, metrics=flat, success=0.6)) == []
 
 
 def test_a_success_that_was_still_rising_is_named(tmp_path: Path) -> None:
