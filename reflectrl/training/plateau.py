@@ -36,6 +36,10 @@ MIN_ROWS, MAX_ROWS = 16, 256
 by chance."""
 _BEST, _STATE = "best.safetensors", "plateau.json"
 
+MIN_GROUPS = 20
+"""Least number of tasks, or episodes, that are held out if so many are the share: states of one are alike, so that few
+would say little, however many rows they have."""
+
 EVERY = 20
 """Number of checks of a training that reaches its bound."""
 MIN_STEPS_APART = 10
@@ -71,8 +75,8 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
         return [*range(len(rows))], []
     rng = random.Random(f"{seed} held out")
     held: list[int] = []
-    for group in rng.sample(list(groups), len(groups)):
-        if len(held) < min(share * len(rows), MAX_ROWS):
+    for number, group in enumerate(rng.sample(list(groups), len(groups))):
+        if len(held) < min(share * len(rows), MAX_ROWS) or number < min(math.floor(share * len(groups)), MIN_GROUPS):
             held += groups[group]
     kept = set(held)
     checked = sorted(rng.sample(held, min(len(held), MAX_ROWS)))

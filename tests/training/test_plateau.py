@@ -116,6 +116,15 @@ def test_accuracies_are_those_of_greedy_decoding_and_of_the_most_probable_label(
     assert [len(told[-1][player]) for player in held] == [4, 4]  # every 10 steps
 
 
+@pytest.mark.parametrize(("tasks", "held"), [(100, 10), (400, 20)])
+def test_many_rows_of_a_task_do_not_stand_for_other_tasks(tasks, held):
+    given = rows(tasks, 3, 100)
+    trained, checked = held_out_rows(given, 0.1, seed=1)
+    assert len(checked) == MAX_ROWS
+    assert len({given[at].task for at in checked}) == held
+    assert len({given[at].task for at in trained}) == tasks - held
+
+
 # ---- plateau ---------------------------------------------------------------------------------------------------------
 
 
