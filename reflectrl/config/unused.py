@@ -74,6 +74,11 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
             "policy answers with none; set it to 0."
         )
+    if recipe.sft.policy.own_reflections and (reflector := recipe.players.reflector.player) != "local":
+        yield (
+            "sft.policy.own_reflections: the policy's rows show words of the reflector that was fine-tuned before, but "
+            f"players.reflector.player={reflector} has none; set it to 0, or the player to local."
+        )
     if "" in recipe.eval.groups:
         yield "eval.groups: every task's id begins with '', so its row would repeat that of all tasks; remove it."
     if recipe.eval.controls and "rlft" not in recipe.eval.policies:

@@ -20,8 +20,9 @@ from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft_stage import training_rows, wanted_players
+from reflectrl.pipeline.sft_stage import training_rows, wanted_players, with_own_reflections
 from reflectrl.pipeline.stages import memory_errors
+from reflectrl.pipeline.team import Team
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -300,6 +301,38 @@ def test_each_player_is_trained_on_its_kind_of_rows_however_few_are_used(kind, e
     run = RunFolder(tmp_path)
     rows = {player: training_rows(recipe, run, player) for player in wanted_players(recipe)}
     assert {player: [row.prompt.head for row in given] for player, given in rows.items()} == expected
+
+
+def test_a_policy_may_be_shown_the_words_of_its_own_reflector_in_place_of_the_teacher_s(trained_run):
+    recipe = small_recipe("data.reflection_dropout=0.3", "sft.policy.own_reflections=1.0")
+    run = RunFolder(trained_run("data.reflection_dropout=0.3", "sft.policy.own_reflections=1.0", stages=STAGES[:2]))
+    team = Team(recipe, run)
+    taught = {(row.task, row.seed, row.step, row.negative): row for row in training_rows(recipe, run, "reflector")}
+    before = training_rows(recipe, run, "policy")
+    after = with_own_reflections(recipe, run, before, team)
+    exchanged = 0
+    for row, shown in zip(before, after, strict=True):
+        source = taught[row.task, row.seed, row.step, row.negative]
+        if row.prompt.said != f"Reflection:{source.completion}\n":  # blank, or another row's
+            assert shown == row
+            continue
+        [own] = team.reflector(None).write([source.prompt], [0.0])
+        assert shown == replace(row, prompt=replace(row.prompt, said=f"Reflection: {own.text}".strip() + "\n"))
+        exchanged += shown != row
+    assert exchanged > 50
+    half = with_own_reflections(
+        recipe.model_copy(
+            update={
+                "sft": recipe.sft.model_copy(
+                    update={"policy": recipe.sft.policy.model_copy(update={"own_reflections": 0.5})}
+                )
+            }
+        ),
+        run,
+        before,
+        team,
+    )
+    assert 0.3 < sum(a != b for a, b in zip(before, half, strict=True)) / exchanged < 0.7
 
 
 # ---- several processes -----------------------------------------------------------------------------------------------
