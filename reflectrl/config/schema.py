@@ -193,7 +193,7 @@ class SFTPlayerSection(Section):
     """Number of steps between checks, of which the last step is one as well; absent: a twentieth of ``steps``, at least
     10."""
     patience: Count | None = None
-    """Number of successive checks without a held-out loss lower by 0.005 nats after which the learning rate falls to 0,
+    """Number of successive checks, none better than the best by 0.005, after which the learning rate falls to 0,
     from the best weights on and within a quarter of the steps so far, and training ends; absent: never before
     ``steps``."""
     batch_size: Count = 32

@@ -202,7 +202,7 @@ def _fine_tuning(run: Run) -> str:
     """Return a table of the first, the best and the last check of each player; empty where nothing was held out."""
     rows = []
     for player, checks in run.sft.items():
-        best = checks[best_check(run.sft.values() if run.reflector == "self" else [checks])]
+        best = checks[best_check(run.sft if run.reflector == "self" else {player: checks})]
         for name, check in (("first", checks[0]), ("kept", best), ("last", checks[-1])):
             words = "" if check.word_accuracy is None else f"{check.word_accuracy:.0%}"
             numbers = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -173,13 +173,28 @@ class SFTProgress:
     them; ``None`` for a policy that writes nothing."""
 
 
-def best_check(checks: Collection[Sequence[SFTProgress]]) -> int:
-    """Return the place of the check whose weights are kept: the one with the lowest held-out loss, the last of equals.
+def check_scores(checks: Mapping[str, Sequence[SFTProgress]]) -> list[float]:
+    """Return how far from perfect a model was at each check.
+
+    A policy's score is its held-out loss, which also counts how certain it is: RLFT begins with its probabilities. A
+    reflector speaks greedily, so its score is the fraction of its words that are wrong.
 
     Args:
         checks: the checks of each player that the model is trained as, at the same steps; of a single player's two
-            losses, the mean counts.
+            scores, the mean counts.
 
     """
-    losses = [fmean(each.held_out_loss for each in row) for row in zip(*checks, strict=True)]
-    return min(reversed(range(len(losses))), key=losses.__getitem__)
+
+    def score(player: str, check: SFTProgress) -> float:
+        if player == "reflector" and check.word_accuracy is not None:
+            return 1 - check.word_accuracy
+        return check.held_out_loss
+
+    rows = zip(*checks.values(), strict=True)
+    return [fmean(score(*each) for each in zip(checks, row, strict=True)) for row in rows]
+
+
+def best_check(checks: Mapping[str, Sequence[SFTProgress]]) -> int:
+    """Return the place of the check whose weights are kept, that with the lowest score; the last of equals."""
+    scores = check_scores(checks)
+    return min(reversed(range(len(scores))), key=scores.__getitem__)

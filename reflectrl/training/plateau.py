@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.engine.sequences import Tokens
-from reflectrl.rollout.iteration import SFTProgress, best_check
+from reflectrl.rollout.iteration import SFTProgress, best_check, check_scores
 from reflectrl.training.learner import Weights, copy_weights, load_weights
 from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
 
@@ -46,7 +46,7 @@ MIN_STEPS_APART = 10
 FALL = 0.25
 """Length of the fall of the learning rate to 0 behind a plateau, as a fraction of the steps before it."""
 GAIN = 0.005
-"""Smallest fall of the held-out loss, in nats, that makes training go on with ``patience``."""
+"""Smallest fall of the score, in nats or as a fraction of the words, that makes training go on with ``patience``."""
 OnCheck = Callable[[Mapping[str, Sequence[SFTProgress]]], None]
 """Called with all checks so far, by player."""
 
@@ -175,7 +175,7 @@ class Plateau:
             records.append(self._record(step, player, own))
         self._trained = {}
         [checks] = {len(records) for records in self.history.values()}
-        if checks - 1 == best_check(self.history.values()):
+        if checks - 1 == best_check(self.history):
             self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
         if self._reached is None and self._patience is not None and self._since_gain() >= self._patience:
             self._reached = step
@@ -185,10 +185,9 @@ class Plateau:
     def _since_gain(self) -> int:
         """Return the number of checks since the last one that was better than all before it by ``GAIN``."""
         best, since = math.inf, 0
-        for at, records in enumerate(zip(*self.history.values(), strict=True)):
-            loss = fmean(each.held_out_loss for each in records)
-            if loss < best - GAIN:
-                best, since = loss, at
+        for at, score in enumerate(check_scores(self.history)):
+            if score < best - GAIN:
+                best, since = score, at
         return at - since
 
     def _tell(self) -> None:
@@ -211,7 +210,7 @@ class Plateau:
     @property
     def best(self) -> dict[str, SFTProgress]:
         """By player, the check of the best weights; empty without checks."""
-        at = best_check(self.history.values()) if any(self.history.values()) else 0
+        at = best_check(self.history) if any(self.history.values()) else 0
         return {player: records[at] for player, records in self.history.items() if records}
 
     def load_best(self) -> None:

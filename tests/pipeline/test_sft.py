@@ -34,7 +34,7 @@ def test_both_players_checks_are_in_the_terminal_the_run_folder_and_the_report(r
     assert [check.step for check in checks["reflector"]] == ([10, 20, 25] if single else [10, 12])
     [found] = read_runs([run])
     assert {name: tuple(each) for name, each in checks.items()} == found.sft
-    kept = checks["policy"][best_check(checks.values() if single else [checks["policy"]])]
+    kept = checks["policy"][best_check(checks if single else {"policy": checks["policy"]})]
     told = f"of the policy {kept.accuracy:.0%}" if single else f"held-out accuracy {kept.accuracy:.0%}"
     line = next(line for line in shown.splitlines() if line.startswith(f"sft {'both' if single else 'policy'}"))
     assert "ended at its bound, step 25; kept step" in line

@@ -130,8 +130,11 @@ def test_many_rows_of_a_task_do_not_stand_for_other_tasks(tasks, held):
 
 def test_of_equal_checks_the_last_is_kept_and_the_players_of_one_model_count_alike():
     checks = [SFTProgress(step, None, loss, 0.0, None) for step, loss in enumerate((3.0, 1.0, 1.0, 2.0))]
-    assert best_check([checks]) == 2
-    assert best_check([checks, [replace(check, held_out_loss=-2 * check.held_out_loss) for check in checks]]) == 0
+    assert best_check({"policy": checks}) == 2
+    spoken = [replace(check, word_accuracy=right) for check, right in zip(checks, (0.9, 0.1, 0.2, 0.8), strict=True)]
+    assert best_check({"policy": spoken}) == 2  # it is trained by its probabilities
+    assert best_check({"reflector": spoken}) == 0  # it speaks its most probable words
+    assert best_check({"policy": checks, "reflector": spoken}) == 2
 
 
 OVERFIT = {"steps": 90, "check_every": 2, "patience": 3, "held_out": 0.5, "save_every": 5, "learning_rate": 0.02}
