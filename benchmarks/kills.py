@@ -168,7 +168,7 @@ def results(run: Path) -> dict[str, bytes]:
     stages = json.loads(found["stages.json"])
     for entry in stages.values():
         entry.pop("wall_seconds", None), entry.pop("cpu_seconds", None)
-        entry.get("artefacts", {}).pop("throughput.jsonl", None)
+        entry.get("products", {}).pop("throughput.jsonl", None)
     return {**found, "stages.json": json.dumps(stages).encode()}
 
 

@@ -101,9 +101,8 @@ STUDIES: Mapping[str, Study] = {
         "A memory in ALFWorld's tomato task",
         (
             Arm("no_memory", "no memory", "rap/alfworld_nano_no_memory"),
-            Arm("either", "the better of both keys", "rap/alfworld_nano"),
             Arm("action", "action key", "rap/alfworld_nano_action_key"),
-            Arm("observation", "observation key", "rap/alfworld_nano_observation_key"),
+            Arm("observation", "observation key", "rap/alfworld_nano"),
             Arm("no_key", "no key", "rap/alfworld_nano_no_key"),
         ),
     ),

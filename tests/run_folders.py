@@ -80,11 +80,11 @@ def evaluated(folder, success, sft, *overrides, blank=0.01, episodes=100, metric
 
 
 def forget_digests(run):
-    """Remove the digests from a run's ledger, so that a test may change files."""
+    """Remove the sizes and digests from a run's ledger, so that a test may change files."""
     ledger = json.loads((run / "stages.json").read_text())
     for entry in ledger.values():
-        entry.pop("artefacts", None)
-        entry.pop("recipe", None)
+        for name in ("products", "policies", "recipe"):
+            entry.pop(name, None)
     (run / "stages.json").write_text(json.dumps(ledger))
     return run
 
@@ -97,7 +97,7 @@ def write_ledger(run, **entries):
 def unfinish(run, stage):
     """Mark a finished stage as not done in a run's ledger, as if it had been killed."""
     ledger = json.loads((run / "stages.json").read_text())
-    ledger[stage] |= {"done": False, "artefacts": {}}
+    ledger[stage] |= {"done": False, "products": {}}
     (run / "stages.json").write_text(json.dumps(ledger))
 
 

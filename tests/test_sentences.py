@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "wrong.yaml").write_text(f"extends: {NUMBERS}\nrlft: {{gamma: 3, epochs: none}}\nmodel: {{lora: 4}}\n")
     (place / "broken.jsonl").write_text('{"format": \n')
     recipe, runs = load_recipe(NUMBERS), place / "runs"
-    for name in ("begun", "edited", "exchanged"):
+    for name in ("begun", "edited", "cut"):
         run = RunFolder(runs / name)
         with run.locked():
             run.begin(recipe, "gen-data")
@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 run.finish(recipe, "gen-data")
                 run.begin(recipe, "sft")
                 run.finish(recipe, "sft")
-    (runs / "exchanged" / "policy-sft" / "model.safetensors").write_text("other")
+    (runs / "cut" / "policy-sft" / "model.safetensors").write_text("cut")
     edited = runs / "edited" / "recipe.yaml"
     edited.write_text(edited.read_text().replace("seed: 0", "seed: 8"))
     played = {"sft": [episode()]}

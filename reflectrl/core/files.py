@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -217,3 +218,21 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def size(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder but hidden ones."""
+    inside = path.rglob("[!.]*") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in inside if each.is_file())
+
+
+def fingerprint(path: Path) -> str | None:
+    """Return the SHA-256 of a file, or of all files in a folder but hidden ones; ``None`` if it cannot be read."""
+    try:
+        if not path.is_dir():
+            with open_regular(path) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        inside = [f"{each.name} {fingerprint(each)}\0" for each in sorted(path.iterdir()) if each.name[0] != "."]
+        return hashlib.sha256("".join(inside).encode(errors="replace")).hexdigest()
+    except (OSError, ValueError):
+        return None

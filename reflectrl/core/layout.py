@@ -19,7 +19,7 @@ RECIPE = "recipe.yaml"
 AGENT = "agent.json"
 """Description of an exported agent; a folder with this file is one."""
 LEDGER = "stages.json"
-"""Ledger of the stages, with their inputs and the digests of their products."""
+"""Ledger of the stages, with their inputs and the sizes of their products."""
 LOCK = ".lock"
 """Lock file of the process that works in the folder; the file remains afterwards."""
 CALLS = "calls"
@@ -55,8 +55,6 @@ RESULTS = "eval.jsonl"
 """``EvalRow`` lines."""
 TRIALS = "trials.jsonl"
 """``TrialRow`` lines of an evaluation with trials."""
-RECORDED = "checkpoints/rlft/recorded.jsonl"
-"""``Recorded`` lines: digests of what was recorded of each RLFT iteration."""
 FAILURES = "failures"
 """Folder of batches whose loss was not finite."""
 TRACKERS = "trackers"
@@ -95,15 +93,12 @@ _TRAJECTORIES = "trajectories"
 _ROWS = tuple(f"sft/{kind}.jsonl" for kind in ("reflector", "policy", "policy-no-reflection"))
 
 PRODUCTS: Mapping[str, tuple[str, ...]] = {
-    "gen-data": (f"{DATASET}/*.jsonl", f"{DATASET}/repositories/*", "data/*.jsonl", *_ROWS),
-    "sft": (
-        "sft/*-training.jsonl",
-        *(f"{folder}/*" for folder in (BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT)),
-    ),
+    "gen-data": (DATASET, "data/*.jsonl", *_ROWS),
+    "sft": ("sft/*-training.jsonl", BASE, BASE_REFLECTOR, REFLECTOR, POLICY_SFT),
     "rlft": (
-        f"{BASE}/*",  # of a run without sft
-        f"{POLICY}/*",
-        f"{REFLECTOR_RLFT}/*",
+        BASE,  # of a run without sft
+        POLICY,
+        REFLECTOR_RLFT,
         METRICS,
         THROUGHPUT,
         RATINGS,
@@ -113,11 +108,9 @@ PRODUCTS: Mapping[str, tuple[str, ...]] = {
     ),
     "eval": (RESULTS, TRIALS, f"{_TRAJECTORIES}/eval-*.jsonl"),
 }
-"""Products of each stage, as patterns; a folder that matches has one digest for all its files."""
+"""Products of each stage, as patterns: files and whole folders."""
 MADE_AGAIN = (DATASET, *_ROWS, REFLECTOR, POLICY_SFT, POLICY, REFLECTOR_RLFT, MEMORY, RESULTS)
 """Final products of the stages, which later stages need; a stage makes a deleted one again."""
-LOOSE_FOLDERS = ("data", "sft", _TRAJECTORIES)
-"""Folders whose files are read individually."""
 
 
 def saved_player(folder: Path, name: str) -> Path:

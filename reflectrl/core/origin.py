@@ -17,7 +17,7 @@ from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import LEDGER
 
-FORMAT = 3
+FORMAT = 4
 """Format of the run folders and exports that this version writes and reads."""
 WRITTEN_BY = "written_by"
 """Key in ``stages.json`` and ``agent.json`` of the version that wrote the file."""

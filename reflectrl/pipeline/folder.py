@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,7 @@ from reflectrl.config import Recipe, dump_recipe, load_saved_recipe
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
-from reflectrl.core.artefacts import (
-    Artefacts,
-    digest,
-    digest_text,
-    no_ledger,
-    products,
-    read_artefacts,
-    read_ledger,
-)
-from reflectrl.core.files import open_own, read_text, write_text
+from reflectrl.core.files import fingerprint, open_own, read_text, size, write_text
 from reflectrl.core.foreign import message_of
 from reflectrl.core.jsonl import encode, read_json
 from reflectrl.core.layout import (
@@ -37,24 +29,19 @@ from reflectrl.core.layout import (
     POLICIES,
     POLICY,
     POLICY_SFT,
+    PRODUCTS,
     RECIPE,
     checkpoints_folder,
     saved_player,
     unfinished_file,
 )
+from reflectrl.core.ledger import Ledger
 from reflectrl.core.origin import WRITTEN_BY, this_origin
 from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 
 _SECONDS = ("wall_seconds", "cpu_seconds")
 """Keys of the seconds of all starts of a stage, by the clock and of this process."""
-
-
-def _digest(file: str) -> str | None:
-    try:
-        return digest(Path(file)).sha256
-    except (OSError, ValueError):  # missing inputs are reported where they are read
-        return None
 
 
 def process_rank() -> int:
@@ -117,19 +104,14 @@ class RunFolder:
         return self.path / name
 
     def recorded(self, name: str) -> Path:
-        """Return the path of ``name``, which need not exist yet, after a check that it is as it was recorded.
-
-        Raises:
-            InvalidInput: it was damaged, exchanged or removed.
-
-        """
-        return self._artefacts.verify(name)
+        """Return the path of ``name``, which need not exist yet; raises as ``Ledger.verify`` does."""
+        return Ledger(self.path).verify(name)
 
     def verified(self, name: str, made_by: str) -> Path:
-        """Return the path of ``name``, a product of the stage ``made_by``, after a check that it is unchanged.
+        """Return the path of ``name``, a product of the stage ``made_by``.
 
         Raises:
-            InvalidInput: it does not exist, or was damaged or exchanged.
+            InvalidInput: it does not exist, or has another size than it was written with.
 
         """
         place = saved_player(self.path, name)
@@ -137,10 +119,6 @@ class RunFolder:
         if not path.exists():
             raise InvalidInput(f"{path} does not exist; run `reflectrl {made_by}` for this run first.")
         return path
-
-    @property
-    def _artefacts(self) -> Artefacts:
-        return Artefacts(self.path, self._read())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -185,7 +163,7 @@ class RunFolder:
 
     def deleted(self, stage: str) -> list[str]:
         """Return the products of a finished ``stage`` that have been deleted, and that it can make again."""
-        return self._artefacts.deleted(stage) if self._read().get(stage, {}).get("done") else []
+        return Ledger(self.path).deleted(stage) if self._read().get(stage, {}).get("done") else []
 
     def done_with(self, stage: str) -> str:
         """Describe a finished stage that is requested again: its inputs, or the files that have changed since."""
@@ -194,9 +172,10 @@ class RunFolder:
         return f"with {', '.join(changed)} as it was then; choose another --run to use it as it is now"
 
     def changed(self, stage: str) -> list[str]:
-        """Return the files outside of the run that ``stage`` read and that have changed since."""
+        """Return the files that ``stage`` read and that have changed since: those outside of the run, and policies."""
         files = self._read().get(stage, {}).get("files", {})
-        return [file for file, then in files.items() if _digest(file) not in (None, then)]
+        changed = [file for file, then in files.items() if fingerprint(Path(file)) not in (None, then)]
+        return changed + (Ledger(self.path).exchanged() if stage == "eval" else [])
 
     def check(self, recipe: Recipe, stage: str) -> None:
         """Check that ``stage`` was begun with the inputs of ``recipe``, or not begun yet.
@@ -220,7 +199,7 @@ class RunFolder:
     def forget(self, stage: str) -> None:
         """Mark ``stage`` as not done, and discard its unfinished parts."""
         (self.path / unfinished_file(stage)).unlink(missing_ok=True)
-        self._update(stage, {"done": False, "artefacts": {}})
+        self._update(stage, {"done": False, "products": {}})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
         """Record the inputs of ``stage``, and the resolved recipe."""
@@ -228,13 +207,13 @@ class RunFolder:
             return
         text, entry = dump_recipe(recipe), self._read().get(stage, {})
         remember(self.path, recipe, text)
-        files = {file: sha for file in outside_files(recipe, stage) if (sha := _digest(file)) is not None}
+        files = _fingerprints({file: Path(file) for file in outside_files(recipe, stage)})
         begun = {
             "done": False,
             "inputs": stage_inputs(recipe, stage),
-            "recipe": encode(digest_text(text)),
-            "artefacts": self._kept(entry) if stage == "sft" else {},
+            "recipe": sha256(text.encode()).hexdigest(),
             **({"files": files} if files else {}),
+            **({"policies": _fingerprints({name: self.path / name for name in POLICIES})} if stage == "eval" else {}),
             **{name: entry[name] for name in ("threads", *_SECONDS) if name in entry},
         }
         self._write({**self._read(), stage: begun})
@@ -273,7 +252,7 @@ class RunFolder:
         if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
             return True
         # every start of a stage writes the base models again, so they are not work that was done
-        return any(not name.startswith(BASE) for name, _ in products(self.path, stage))
+        return any(not name.startswith(BASE) for name in self._products(stage))
 
     def _has_replies(self) -> bool:
         found = (self.path / CALLS).glob(f"*/{REPLIES}")
@@ -286,24 +265,16 @@ class RunFolder:
             self._update(stage, {"threads": count})
         return int(entry.get("threads", count))
 
-    def _kept(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the digests of the players that sft has made already, which it keeps; it writes the base again."""
-        given = entry.get("artefacts", {}).items()
-        return {name: value for name, value in given if not name.startswith(BASE) and (self.path / name).exists()}
-
-    def record(self, stage: str) -> None:
-        """Record the digests of the products of ``stage`` so far; raises ``WorkFailed`` if the folder is gone."""
-        if not (self.path / LOCK).exists():
-            raise _gone(self.path)
-        known = self._artefacts
-        fresh = {name: encode(digest(path)) for name, path in products(self.path, stage) if name not in known}
-        before = self._read().get(stage, {}).get("artefacts", {})
-        self._update(stage, {"artefacts": {**before, **fresh}})
+    def _products(self, stage: str) -> dict[str, int]:
+        """Return the sizes in bytes of what ``stage`` has made, by their paths in the folder."""
+        found = (path for pattern in PRODUCTS[stage] for path in sorted(self.path.glob(pattern)))
+        return {path.relative_to(self.path).as_posix(): size(path) for path in found}
 
     def finish(self, recipe: Recipe, stage: str) -> None:
-        """Record that ``stage`` is done; raises as ``record`` does."""
-        self.record(stage)
-        self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage)})
+        """Record that ``stage`` is done, and what it made; raises ``WorkFailed`` if the folder is gone."""
+        if not (self.path / LOCK).exists():
+            raise _gone(self.path)
+        self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), "products": self._products(stage)})
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -335,10 +306,10 @@ class RunFolder:
         self._write({**ledger, stage: {**ledger.get(stage, {}), **change}})
 
     def _read(self) -> dict[str, Any]:
-        ledger = read_ledger(self.path)
-        if not all(map(_is_entry, ledger.values())):
-            raise no_ledger(self.path, "expected, for each stage, whether it is done, and its inputs")
-        return ledger
+        ledger = Ledger(self.path)
+        if not all(map(_is_entry, ledger.stages.values())):
+            raise ledger.damaged("expected, for each stage, whether it is done, and its inputs")
+        return ledger.stages
 
     def _write(self, ledger: Mapping[str, Any]) -> None:
         if not is_main_process():
@@ -351,20 +322,25 @@ class RunFolder:
 def _is_entry(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    inside = (value.get("inputs"), value.get("files", {}), value.get("artefacts", {}))
+    inside = (value.get("inputs"), value.get("files", {}))
     return isinstance(value.get("done"), bool) and all(isinstance(part, dict) for part in inside)
+
+
+def _fingerprints(paths: Mapping[str, Path]) -> dict[str, str]:
+    # missing inputs are reported where they are read
+    return {name: found for name, path in paths.items() if (found := fingerprint(path)) is not None}
 
 
 def read_recipe(run: Path, *, hosts: Collection[str] = (), given: Collection[str] | None = ()) -> Recipe:
     """Return the recipe of a run folder or of an exported agent; ``hosts`` and ``given`` as in ``load_saved_recipe``.
 
     Raises:
-        InvalidInput: ``run`` is neither, its recipe was changed since its stages were done, or ``load_saved_recipe``
+        InvalidInput: ``run`` is neither, its recipe was edited since its stages were done, or ``load_saved_recipe``
             refuses it.
 
     """
     read_agent_file(run)  # refuses the export of another format
-    path = read_artefacts(run).verify_recipe()
+    path = Ledger(run).recipe()
     if not path.is_file():
         raise InvalidInput(f"{run} is not a run folder (it has no {RECIPE}); expected one that `reflectrl run` made.")
     return load_saved_recipe(path, hosts=hosts, given=given)
@@ -377,9 +353,9 @@ def last_policy(recipe: Recipe, run: Path) -> str:
         InvalidInput: it has none yet.
 
     """
-    recorded = read_artefacts(run)
+    ledger = Ledger(run)
     for name in POLICIES:
-        if saved_player(run, name).is_dir() or name in recorded:
+        if saved_player(run, name).is_dir() or name in ledger.made:
             return name
     first = POLICIES[POLICY_SFT if recipe.sft.enabled else POLICY]
     raise InvalidInput(f"{run} is not finished, it has no policy yet; run `reflectrl {first}` for it first.")

@@ -12,8 +12,8 @@ from typing import Any
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
-from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.layout import DATASET
+from reflectrl.core.ledger import Ledger
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.prompts import History, PromptFormat
@@ -117,7 +117,7 @@ def trained(
                 f"{run} is an exported agent, which does not hold the questions of its run; give the run folder, or "
                 "use `reflectrl explore --run` or `reflectrl serve`."
             )
-        read_artefacts(run).verify(DATASET)
+        Ledger(run).verify(DATASET)
     env = recipe_env(recipe, run, options)
     from reflectrl.pipeline.agent import load_agent  # torch takes seconds to import
 

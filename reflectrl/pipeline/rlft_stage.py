@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -19,9 +18,8 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.training import RLFTSection, RLFTSettings, Stage
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.artefacts import digest
 from reflectrl.core.files import read_bytes, write_bytes
-from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, dump_line, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import append_jsonl, read_jsonl, write_jsonl
 from reflectrl.core.layout import (
     BASE,
     FAILURES,
@@ -29,7 +27,6 @@ from reflectrl.core.layout import (
     POLICY,
     POLICY_SFT,
     RATINGS,
-    RECORDED,
     REFLECTOR,
     REFLECTOR_RLFT,
     THROUGHPUT,
@@ -58,74 +55,32 @@ from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 
-_LINES = (METRICS, THROUGHPUT, RATINGS)
-"""Files with a line for each iteration."""
 
-
-@dataclass(frozen=True)
-class Recorded:
-    """What was recorded of an iteration."""
-
-    digests: Mapping[str, str]
-    """SHA-256 by file: of the iteration's line, or of a file of its own."""
-
-
-def append_line(run: Path, name: str, record: Any) -> tuple[str, str]:
-    """Append an iteration's line to the file ``name`` of a run folder; return the name with the line's digest."""
-    append_jsonl(run / name, [record])
-    return name, hashlib.sha256(dump_line(record, run / name).encode()).hexdigest()
-
-
-def whole_file(run: Path, name: str) -> tuple[str, str]:
-    """Return the name of a file of an iteration with its digest."""
-    return name, digest(run / name).sha256
-
-
-def rewind(run: Path, iterations: int) -> None:
+def rewind(run: Path, iterations: int, files: Sequence[str]) -> None:
     """Discard what was recorded after the checkpoint of ``iterations`` iterations, from which training continues.
 
+    Args:
+        run: the run folder.
+        iterations: number of iterations to keep.
+        files: names of the files with a line for each iteration.
+
     Raises:
-        InvalidInput: what was recorded before it was cut, emptied or exchanged since.
+        InvalidInput: a file lacks the line of an iteration that is kept.
 
     """
-    drop_unfinished_line(run / RECORDED)
-    known = read_jsonl(run / RECORDED) if (run / RECORDED).exists() else iter(())
-    recorded = [decode(Recorded, value, where) for where, value in known][:iterations]
-    if len(recorded) < iterations:
-        raise _lost(run / RECORDED, len(recorded))
-    lines = {name: _lines(run / name) for name in _LINES if (run / name).exists()}
-    for number, iteration in enumerate(recorded):
-        for name, then in iteration.digests.items():
-            now: str | None
-            if name in _LINES:
-                now = hashlib.sha256(b"".join(lines.get(name, [])[number : number + 1])).hexdigest()
-            else:
-                now = _digest(run / name)
-            if now != then:
-                raise _lost(run / name, number)
-    for name in (*lines, RECORDED):
-        if (run / name).exists():
-            write_bytes(run / name, b"".join(_lines(run / name)[:iterations]))
-
-
-def _lines(path: Path) -> list[bytes]:
-    """Return the lines of a file with their newlines; splitlines would also split at other characters."""
-    return [line + b"\n" for line in read_bytes(path, "a file of JSON lines").split(b"\n")[:-1]]
-
-
-def _digest(path: Path) -> str | None:
-    try:
-        return digest(path).sha256
-    except OSError:
-        return None
-
-
-def _lost(path: Path, iteration: int) -> InvalidInput:
-    return InvalidInput(
-        f"{path} does not hold what rlft wrote in iteration {iteration}, by the digests in {RECORDED}: one of them was "
-        "cut, emptied, removed or exchanged while no stage was at work. Put back the file that was there, or delete "
-        "the run folder to start over."
-    )
+    for path in (run / name for name in files):
+        if not iterations and not path.exists():
+            continue
+        lines = islice(read_jsonl(path, skip_unfinished=True), iterations)
+        found = [value.get("iteration") if isinstance(value, dict) else None for _, value in lines]
+        if found != [*range(iterations)]:
+            raise InvalidInput(
+                f"{path} does not hold a line for each of the {iterations} iterations that rlft has done: it was "
+                "changed while no stage was at work. Put back the file that was there, or delete the run folder to "
+                "start over."
+            )
+        content = read_bytes(path, "a file of JSON lines").split(b"\n")  # splitlines splits at other characters too
+        write_bytes(path, b"".join(line + b"\n" for line in content[:iterations]))
 
 
 def training_config(recipe: Recipe, section: RLFTSection, output_dir: str) -> ReflectRLConfig:
@@ -219,7 +174,7 @@ class _Records:
         release_memory()
         seconds, self._clock = time.monotonic() - self._clock, time.monotonic()
         run = self._run.path
-        digests = dict([append_line(run, METRICS, done)])
+        append_jsonl(run / METRICS, [done])
         steps = sum(len(episode.turns) for episode in episodes)
         hit_rate = self._reflector.hit_rate if isinstance(self._reflector, CachedPlayer) else 0.0
         throughput = Throughput(
@@ -232,17 +187,14 @@ class _Records:
             env_recycled=self._envs.recycled - self._recycled,
         )
         self._failures, self._recycled = self._envs.failures, self._envs.recycled
-        digests |= [append_line(run, THROUGHPUT, throughput)]
+        append_jsonl(run / THROUGHPUT, [throughput])
         if self._rater is not None:
             ratings = ratings_of(done.iteration, len(self._rater.labels) - 1, episodes)
-            digests |= [append_line(run, RATINGS, ratings)]
+            append_jsonl(run / RATINGS, [ratings])
             check_failures(ratings, self._rater.max_failure_rate)
         if self._keep:
-            shown, weighed = training_episodes_file(done.iteration), advantages_file(done.iteration)
-            write_trajectories(run / shown, self._header, episodes[: self._keep])
-            write_jsonl(run / weighed, advantages[: self._keep])
-            digests |= [whole_file(run, shown), whole_file(run, weighed)]
-        append_jsonl(run / RECORDED, [Recorded(digests)])
+            write_trajectories(run / training_episodes_file(done.iteration), self._header, episodes[: self._keep])
+            write_jsonl(run / advantages_file(done.iteration), advantages[: self._keep])
         measured = {**tracked(done), **tracked(throughput)}
         self._tracking.log(done.iteration, measured | {f"rollout/{name}": won for name, won in done.by_group.items()})
         if done.iteration % self._save_every == 0:
@@ -325,7 +277,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             failures=run / FAILURES,
         )
         if is_main_process():
-            rewind(run.path, first)
+            rewind(run.path, first, (METRICS, THROUGHPUT, *([RATINGS] if recipe.players.rater is not None else [])))
         trainer.train(checkpoint)
     if is_main_process():
         if trained:

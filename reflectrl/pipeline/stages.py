@@ -224,7 +224,6 @@ def _sft(job: _Job) -> bool:
     for player in chosen:
         with job.reporter.stage(f"sft {player}") as advance:
             train_player(job.recipe, job.run, player, advance)
-        job.run.record("sft")
     return all((job.run / folder).is_dir() for folder in wanted.values())
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reflectrl.core import Trajectory
-from reflectrl.core.artefacts import read_artefacts
+from reflectrl.core.ledger import Ledger
 from reflectrl.core.text import visible, visible_line
 from reflectrl.report.runs import Run
 from reflectrl.report.tables import plain_console
@@ -71,7 +71,7 @@ def _played(run: Run, policy: str) -> list[Trajectory]:
     name = episodes_file(row, len({each.split for each in run.rows}))
     if not (run.path / name).is_file():
         return []
-    return read_trajectories(read_artefacts(run.path).verify(name))[1]
+    return read_trajectories(Ledger(run.path).verify(name))[1]
 
 
 def _steps(episode: Trajectory) -> Iterator[Text]:

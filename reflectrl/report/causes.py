@@ -16,9 +16,9 @@ from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
 from reflectrl.core import InvalidInput, Observation, Trajectory
-from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import recorded_iterations, sft_rows_file, sft_training_file, training_episodes_file
+from reflectrl.core.ledger import Ledger
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import State
@@ -114,7 +114,7 @@ class _Evidence:
         self.run = run
         self.row = rows["rlft"]
         self._rows = rows
-        self._artefacts = read_artefacts(run.path)
+        self._ledger = Ledger(run.path)
 
     def setting(self, key: str) -> Any:
         return self.run.settings.get(key)
@@ -125,7 +125,7 @@ class _Evidence:
             return []
         name = sft_rows_file(player)
         with suppress(InvalidInput):
-            return read_rows(self._artefacts.verify(name)) if (self.run.path / name).is_file() else []
+            return read_rows(self._ledger.verify(name)) if (self.run.path / name).is_file() else []
         return []
 
     @cached_property
@@ -147,7 +147,7 @@ class _Evidence:
     def _episodes(self, name: str) -> tuple[PromptFormat | None, list[Trajectory]]:
         with suppress(InvalidInput):
             if (self.run.path / name).is_file():
-                header, played = read_trajectories(self._artefacts.verify(name))
+                header, played = read_trajectories(self._ledger.verify(name))
                 return header.prompt, played
         return None, []
 

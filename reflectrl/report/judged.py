@@ -13,8 +13,8 @@ from statistics import fmean
 from reflectrl.config import Recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
-from reflectrl.core.artefacts import read_artefacts
 from reflectrl.core.layout import RECIPE, sft_rows_file
+from reflectrl.core.ledger import Ledger
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.runs import read_runs
@@ -114,12 +114,12 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
             "cannot be compared with the expert's; expected a run with data.teacher=expert."
         )
     taught = taught_prompts(recipe, run)
-    artefacts, splits = read_artefacts(run), len({row.split for row in found.rows})
+    ledger, splits = Ledger(run), len({row.split for row in found.rows})
     env = recipe_env(recipe, run, recipe.eval.env)
     try:
         audits = []
         for row in rows:
-            header, episodes = read_trajectories(artefacts.verify(episodes_file(row, splits)))
+            header, episodes = read_trajectories(ledger.verify(episodes_file(row, splits)))
             judged = [list(judged_steps(env, header.prompt, episode, taught)) for episode in episodes]
             audits.append(ReflectorAudit(row, judged))
         return audits

@@ -13,7 +13,6 @@ from reflectrl.config.training import RLFTSettings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import dotted, is_private, section_at, without_credentials
-from reflectrl.core.artefacts import Artefacts, read_ledger
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import (
@@ -27,6 +26,7 @@ from reflectrl.core.layout import (
     TRIALS,
     sft_training_file,
 )
+from reflectrl.core.ledger import Ledger
 from reflectrl.core.origin import Origin, read_origin
 from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
@@ -124,7 +124,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read run folders; one that is given twice is read once.
 
     Raises:
-        InvalidInput: no folder was given, or one is not a run folder or holds a damaged or exchanged file.
+        InvalidInput: no folder was given, or one is not a run folder or holds a damaged file, or results of
+            another policy.
 
     """
     if not paths:
@@ -138,15 +139,19 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read_run(path: Path, name: str) -> Run:
-    ledger = read_ledger(path)
-    artefacts = Artefacts(path, ledger)
-    if not (given := artefacts.verify_recipe()).exists():
+    ledger = Ledger(path)
+    if not (given := ledger.recipe()).exists():
         raise InvalidInput(
             f"{path} is not a run folder (it has no {given.name}); expected one that `reflectrl run` made."
         )
     recipe = without_credentials(read_text(given, "the recipe of this run folder"))
+    if others := ledger.exchanged():
+        raise InvalidInput(
+            f"{path}: {' and '.join(others)} changed since the evaluation; run `reflectrl eval` for this run, which "
+            "evaluates it again."
+        )
     results, metrics, throughput, ratings, trials = (
-        artefacts.verify(file) if (path / file).is_file() else None
+        ledger.verify(file) if (path / file).is_file() else None
         for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)
     )
     values = _values(recipe)
@@ -164,18 +169,18 @@ def _read_run(path: Path, name: str) -> Run:
         reflector=str(section_at(values, "players.reflector").get("player", Run.reflector)),
         seed=values["seed"] if isinstance(values.get("seed"), int) else None,
         origin=read_origin(path),
-        times=_stage_times(ledger),
+        times=_stage_times(ledger.stages),
         calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
         ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
         trials=tuple(read_trials(trials)) if trials else (),
-        sft={player: checks for player in ("reflector", "policy") if (checks := _checks(artefacts, path, player))},
+        sft={player: checks for player in ("reflector", "policy") if (checks := _checks(ledger, path, player))},
         validated=read_validated(path / POLICY),
     )
 
 
-def _checks(artefacts: Artefacts, path: Path, player: str) -> tuple[SFTProgress, ...]:
+def _checks(ledger: Ledger, path: Path, player: str) -> tuple[SFTProgress, ...]:
     file = sft_training_file(player)
-    lines = read_jsonl(artefacts.verify(file)) if (path / file).is_file() else ()
+    lines = read_jsonl(ledger.verify(file)) if (path / file).is_file() else ()
     return tuple(decode(SFTProgress, value, where) for where, value in lines)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from reflectrl.core import Image, Trajectory, Turn
-from reflectrl.core.artefacts import Artefacts, read_artefacts
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.layout import IMAGES, advantages_file, recorded_iterations, training_episodes_file
+from reflectrl.core.ledger import Ledger
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts.answers import thought_in
 from reflectrl.report.markup import MAX_CHARACTERS, excerpt
@@ -222,7 +222,7 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
     """Read and pack the episodes of ``runs``, as many as ``limits`` allow.
 
     Raises:
-        InvalidInput: a damaged or exchanged file.
+        InvalidInput: a damaged file.
 
     """
     found: list[Source] = []
@@ -232,9 +232,9 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
         album.room += limits.pictures // len(runs)
         before = album.left_out
         left = limits.characters // len(runs)
-        artefacts = read_artefacts(run.path)
-        sources = [*_evaluated(run, artefacts, limits.evaluated, missing)]
-        if trained := _trained(run, artefacts, limits.training, missing):
+        ledger = Ledger(run.path)
+        sources = [*_evaluated(run, ledger, limits.evaluated, missing)]
+        if trained := _trained(run, ledger, limits.training, missing):
             sources.append(("training", "training", "", trained))
         for key, label, policy, episodes in sources:
             shown = album.copy()
@@ -257,7 +257,7 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
 
 
 def _evaluated(
-    run: Run, artefacts: Artefacts, most: int, missing: list[str]
+    run: Run, ledger: Ledger, most: int, missing: list[str]
 ) -> Iterator[tuple[str, str, str, list[Recorded]]]:
     """Yield key, label, policy and episodes of each evaluated policy; add to ``missing`` what is not there."""
     splits = len({row.split for row in run.rows})
@@ -267,14 +267,14 @@ def _evaluated(
         if "/" in key or not (run.path / name).is_file():
             missing.append(f"{run.name}: the episodes of {label} are not here: {run.path / name} is missing.")
             continue
-        played = _first(read_trajectories(artefacts.verify(name))[1], most, f"{run.name}: of {label}", missing)
+        played = _first(read_trajectories(ledger.verify(name))[1], most, f"{run.name}: of {label}", missing)
         words = "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
         split = f", split {row.split}" if splits > 1 else ""
         if played:
             yield key, f"{label}, {words}{split}", row.policy, [Recorded(trajectory) for trajectory in played]
 
 
-def _trained(run: Run, artefacts: Artefacts, most: int, missing: list[str]) -> list[Recorded]:
+def _trained(run: Run, ledger: Ledger, most: int, missing: list[str]) -> list[Recorded]:
     """Return episodes of training, spread over its iterations; add to ``missing`` what is not there."""
     iterations = recorded_iterations(run.path)
     if not iterations:
@@ -287,11 +287,11 @@ def _trained(run: Run, artefacts: Artefacts, most: int, missing: list[str]) -> l
         iterations = [iterations[round(place * (len(iterations) - 1) / (count - 1))] for place in range(count)]
     episodes: list[Recorded] = []
     for iteration in iterations:
-        path = artefacts.verify(training_episodes_file(iteration))
+        path = ledger.verify(training_episodes_file(iteration))
         played = _first(read_trajectories(path)[1], most, f"{run.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
         if (run.path / advantages_file(iteration)).is_file():
-            given = _advantages(artefacts.verify(advantages_file(iteration)), played, missing)
+            given = _advantages(ledger.verify(advantages_file(iteration)), played, missing)
         episodes += [Recorded(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
     return episodes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_args
@@ -27,7 +27,7 @@ from reflectrl.seats.planner import Planner
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.memory.retriever import PictureNames
 
-KeySource = Literal["observation", "action", "either", "planner", "picture", "none"]
+KeySource = Literal["observation", "action", "planner", "picture", "none"]
 _KEY = re.compile(r"\b(search|action)[\"'`*]*:", re.IGNORECASE)
 _KEY_TEXT = re.compile(r"[\s\"'`*“‘<\[]*(\w[^\n.;]*)")
 
@@ -35,7 +35,6 @@ _KEY_TEXT = re.compile(r"[\s\"'`*“‘<\[]*(\w[^\n.;]*)")
 _KINDS: Mapping[KeySource, Sequence[str]] = {
     "observation": ("observation",),
     "action": ("action",),
-    "either": ("observation", "action"),
     "planner": ("observation", "action"),
     "picture": ("picture",),
     "none": (),
@@ -79,12 +78,11 @@ class MemoryPlayerSection(SeatSection):
     embedder: Literal["hashing", "minilm", "self"] = "hashing"
     """Text similarity: by hashed words; by embeddings of all-MiniLM-L6-v2, a wheel of 84 MB; or by the mean hidden
     states of the policy's base model before training."""
-    key: Literal["observation", "action", "either", "planner", "picture", "none"] = "observation"
+    key: Literal["observation", "action", "planner", "picture", "none"] = "observation"
     """Retrieval key that is compared with the steps of past episodes: ``observation``, what followed the last action,
     with their observations; ``action``, the reflection (without a reflector the previous step's thought, without either
-    the last action), with their actions; ``either``, the better match of these two; ``planner``, what the planner
-    extracts from the reflection or thought; ``picture``, the state's picture, with theirs, by the vision tower of
-    ``model``; or ``none``."""
+    the last action), with their actions; ``planner``, what the planner extracts from the reflection or thought;
+    ``picture``, the state's picture, with theirs, by the vision tower of ``model``; or ``none``."""
     key_match: Literal["embed", "lexical", "hybrid"] = "embed"
     """Similarity of the key: ``embed``, by ``embedder``; ``lexical``, which is 1 for an action that begins with the
     key's first word, and for an observation the fraction of the key's words in it; ``hybrid``, the larger of both."""
@@ -178,7 +176,7 @@ class MemoryPlayerSection(SeatSection):
             if recipe.players.reflector.player == "none" and recipe.prompt.action_mode == "enumerated":
                 raise ValueError(
                     "a memory's key is planner, which a model reads out of reflections or thoughts, but this recipe "
-                    "has neither; set key to either, or give it a reflector"
+                    "has neither; set key to observation, or give it a reflector"
                 )
 
     def _check_embedder(self, model: ModelSection, *, in_rows: bool) -> None:
@@ -219,9 +217,9 @@ class Memory:
         retriever: past episodes.
         key: what is looked for in their steps. ``observation``: what followed the last action, among the observations;
             ``action``: the reflection, among the actions (without one, the policy's thought at the step before; without
-            either, the last action); ``either``: the one of these two whose best window scores higher; ``planner``:
-            what the planner says (``search: mug``, ``action: put``); ``picture``: the pictures of the state, among
-            those of the states after each action, by the retriever's ``pictures``; or nothing.
+            either, the last action); ``planner``: what the planner says (``search: mug``, ``action: put``);
+            ``picture``: the pictures of the state, among those of the states after each action, by the retriever's
+            ``pictures``; or nothing.
         planner: derives keys from reflections and thoughts, for the key ``planner``. Absent: keys are parsed from the
             words of the seat ``planner``, which are its plan if they hold no key.
         max_chars: maximum number of characters. Whole windows are left out, the lowest-ranked first; then the only one
@@ -258,7 +256,7 @@ class Memory:
             planner.past = self.retriever.planned(planner.examples)
             if self._key == "planner":
                 self._planner = planner
-        return self._key in ("action", "either") or self._planner is not None
+        return self._key == "action" or self._planner is not None
 
     @property
     def misses(self) -> tuple[int, int]:
@@ -278,37 +276,36 @@ class Memory:
     def _words(self, view: View, written: str) -> str:
         """Return the memory's text; ``written`` may hold the planner's key."""
         self.counts.asked += 1
-        keys = self._keys_of(view, written)
-        if not keys and self._key == "planner":
+        key = self._key_of(view, written)
+        if key is None and self._key == "planner":
             self.counts.key_misses += 1
             if "memory" in view.before:  # unusable keys leave the examples as they are
                 self.counts.hits += bool(view.before["memory"])
                 return view.before["memory"]
-        is_key = keys and self._key == "planner" and self._planner is None
+        is_key = key is not None and self._key == "planner" and self._planner is None
         query = Query(
             task=goal(view.observation.task),
             task_type=view.task_type,
             plan="" if is_key else view.said.get("planner", ""),
+            key=key,
             task_id=view.task_id,
         )
-        found = [self.retriever.retrieve(replace(query, key=key)) for key in keys or (None,)]
-        words = described(max(found, key=lambda windows: windows[0].score if windows else -1.0), self._max_chars)
+        words = described(self.retriever.retrieve(query), self._max_chars)
         self.counts.hits += bool(words)
         return words
 
-    def _keys_of(self, view: View, written: str) -> tuple[Key, ...]:
+    def _key_of(self, view: View, written: str) -> Key | None:
         if self._key == "planner":
-            key = parsed_key(written)
-            return () if key is None else (key,)
+            return parsed_key(written)
+        if self._key == "action":
+            words = self._thought(view) or "".join(view.past[-1:])
+            return Key("action", words) if words else None
+        if not view.past:
+            return None
+        if self._key == "observation":
+            return Key("observation", news(view.observation.text, view.past[-1]))
         pictures = self.retriever.pictures
-        if self._key == "picture":
-            return (Key("picture", pictures.name(view.observation.images)),) if pictures and view.past else ()
-        keys: list[Key] = []
-        if self._key in ("observation", "either") and view.past:
-            keys.append(Key("observation", news(view.observation.text, view.past[-1])))
-        if self._key in ("action", "either") and (words := self._thought(view) or "".join(view.past[-1:])):
-            keys.append(Key("action", words))
-        return tuple(keys)
+        return Key("picture", pictures.name(view.observation.images)) if self._key == "picture" and pictures else None
 
     def _thought(self, view: View) -> str:
         """Return the reflection, or else the policy's thought at the step before; empty without either."""

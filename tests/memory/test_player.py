@@ -149,23 +149,6 @@ def test_the_key_for_actions_is_the_reflection_else_the_thought_before_else_the_
         assert shown.split("> ")[3].startswith(best)
 
 
-def test_of_two_keys_that_match_exactly_the_observation_counts():
-    steps = [(f"go to shelf {number}", f"You see a mug {number} and a pan.") for number in range(9)]
-    log = past("count", *steps, start="zero")
-    retriever = Retriever([log], HashingEmbedder(), action=Windows(1, 3), observation=Windows(1, 1))
-    for action, observation in steps:
-        view = seen(observation, action, task="count")
-        assert said(Memory(retriever, key="either"), view) == said(Memory(retriever, key="observation"), view)
-
-
-def test_of_two_keys_the_one_that_finds_the_better_match_counts():
-    view = seen("see5 and more", "act1", task="count")
-    [by_action] = said(memory_of(LOG, key="either"), view)
-    assert by_action == said(memory_of(LOG, key="action"), view)[0]
-    [by_observation] = said(memory_of(LOG, key="either"), seen("see5", "act9", task="count"))
-    assert "> act5: see5" in by_observation
-
-
 def test_the_past_episode_of_the_task_that_is_played_is_left_out_and_its_kind_compared():
     one, other = past("one", *STEPS, task_type="odd"), past("two", *STEPS, task_type="even")
     memory = memory_of(one, other)

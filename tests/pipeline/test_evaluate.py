@@ -214,8 +214,8 @@ def test_a_run_that_was_exchanged_is_asked_again_and_a_damaged_one_refused(run, 
     assert "skipped" not in go_on(run, given)
     assert said_by(run, "lent") == said_by(run, "local")
     weights = lender / "reflector" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\0")
-    with pytest.raises(InvalidInput, match=r"lender/reflector/model\.safetensors .*'sft'"):
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(InvalidInput, match=r"lender/reflector, .*'sft'"):
         go_on(run, given)
 
 

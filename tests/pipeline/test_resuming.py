@@ -19,7 +19,7 @@ from warm_processes import WarmProcess
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import METRICS, RATINGS, RECORDED, THROUGHPUT, advantages_file, training_episodes_file
+from reflectrl.core.layout import METRICS, RATINGS, THROUGHPUT
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.rlft_stage import rewind
 from reflectrl.rollout.results import read_results
@@ -104,8 +104,8 @@ def killed(trained_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -
     return run
 
 
-def exchanged(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"0", b"1"))
+def without_the_first(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
 
 
 def a_folder(path: Path) -> None:
@@ -122,13 +122,13 @@ def a_pipe(path: Path) -> None:
 DAMAGE = {
     "emptied": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 3]),
-    "exchanged": exchanged,
+    "without its first line": without_the_first,
     "removed": Path.unlink,
     "not UTF-8": lambda path: path.write_bytes(b"\xff\xfe" + path.read_bytes()),
     "a folder": a_folder,
     "a pipe": a_pipe,
 }
-RECORDS = (METRICS, THROUGHPUT, RECORDED, training_episodes_file(1), advantages_file(0))
+RECORDS = (METRICS, THROUGHPUT)
 
 
 @pytest.mark.slow
@@ -138,21 +138,21 @@ def test_records_that_were_damaged_before_a_resume_are_named(killed, tmp_path, f
     run = shutil.copytree(killed, tmp_path / "run")
     DAMAGE[damage](run / file)
     with pytest.raises(InvalidInput, match=re.escape(file)):
-        rewind(run, KEPT)
+        rewind(run, KEPT, RECORDS)
 
 
 @pytest.mark.slow
 def test_a_resume_discards_what_came_after_its_checkpoint_and_nothing_else(killed, tmp_path) -> None:
     run = shutil.copytree(killed, tmp_path / "run")
-    before = {name: (run / name).read_bytes().splitlines() for name in (METRICS, THROUGHPUT, RECORDED)}
+    before = {name: (run / name).read_bytes().splitlines() for name in RECORDS}
     with (run / METRICS).open("a") as file:
-        file.write('{"iteration": 9}\n{"iter')  # written, but neither in a checkpoint nor recorded
-    rewind(run, KEPT)
+        file.write('{"iteration": 9}\n{"iter')  # written, but not in a checkpoint
+    rewind(run, KEPT, RECORDS)
     assert {name: (run / name).read_bytes().splitlines() for name in before} == {
         name: lines[:KEPT] for name, lines in before.items()
     }
-    rewind(run, 0)
-    assert [(run / name).read_bytes() for name in before] == [b"", b"", b""]
+    rewind(run, 0, (*RECORDS, RATINGS))
+    assert [(run / name).read_bytes() for name in before] == [b"", b""]
     assert not (run / RATINGS).exists()
 
 
