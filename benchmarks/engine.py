@@ -57,8 +57,8 @@ from engine_sides import (
 from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, peak_memory, race, times_as_fast
 
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.precision import Precision
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.precision import Precision
 from reflectrl.prompts.players import Player
 
 BASES = ("plain", "batched")

@@ -33,13 +33,13 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.endpoint.account import Account
-from reflectrl.engine.seeding import seeded
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.builtin import make_base
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.load import LanguageModel, new_model
-from reflectrl.models.section import LoraSection
-from reflectrl.models.tokenizer import label_ids, train_tokenizer
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.builtin import make_base
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.load import LanguageModel, new_model
+from reflectrl.lm.section import LoraSection
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.tokenizer import label_ids, train_tokenizer
 from reflectrl.prompts import Menu, Prompt, PromptFormat, labels
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.rollout import Episode, rollout

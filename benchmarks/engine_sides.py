@@ -16,14 +16,14 @@ from plain import REINFORCE, PlainReflector, Update, generate, update
 from timing import Call, Times, race, times_as_fast
 from torch import Tensor
 
-from reflectrl.engine.decode import Sampler, write
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.models.load import adopt_kernels, round_frozen
-from reflectrl.models.policy import LMPolicy, Scores
-from reflectrl.models.precision import Precision
-from reflectrl.models.section import ModelSection
-from reflectrl.models.writer import LMReflector, SamplerProcessor
+from reflectrl.lm.decode import Sampler, write
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import adopt_kernels, round_frozen
+from reflectrl.lm.policy import LMPolicy, Scores
+from reflectrl.lm.precision import Precision
+from reflectrl.lm.prefix_cache import PrefixCache
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.writer import LMReflector, SamplerProcessor
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective

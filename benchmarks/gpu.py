@@ -40,9 +40,9 @@ from timing import Call, clocked, flop_counter, matmul
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import refusal
-from reflectrl.models.section import LoraSection
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.reuse import refusal
+from reflectrl.lm.section import LoraSection
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.report.runs import read_runs
 

@@ -39,10 +39,10 @@ from reflectrl.core import ReflectRLError
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
 from reflectrl.report.compare import HEADS, Rows, compare, group_cells
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 from reflectrl.rollout.results import EvalRow
 
-Column = Callable[[Sequence[Run]], str]
+Column = Callable[[Sequence[RunData]], str]
 """Function that returns an arm's cell of an additional column, from its runs."""
 
 SHORT = "learning_short"
@@ -61,7 +61,7 @@ CONTROLS: Mapping[str, tuple[str, str, str]] = {
 """Columns of the table of controls: arm, policy, and whose reflections it reads."""
 
 
-def arm_of(run: Run) -> str:
+def arm_of(run: RunData) -> str:
     """Return the name of the arm of a run."""
     return run.name.partition("-")[0]
 
@@ -71,12 +71,12 @@ def split_of(recipe: str) -> str:
     return load_recipe(recipe).eval.splits[0]
 
 
-def runs_of(arm: Arm, runs: Sequence[Run]) -> list[Run]:
+def runs_of(arm: Arm, runs: Sequence[RunData]) -> list[RunData]:
     """Return the runs of an arm."""
     return [run for run in runs if arm_of(run) == arm.name]
 
 
-def reached(split: str, runs: Sequence[Run]) -> list[str]:
+def reached(split: str, runs: Sequence[RunData]) -> list[str]:
     """Return the cells ``SHOWN`` of the runs of one arm, from sampled episodes of ``split``."""
     (summary,), _ = compare(runs, Rows(split=split))
     found = dict(zip(HEADS, group_cells(summary), strict=True))
@@ -84,14 +84,14 @@ def reached(split: str, runs: Sequence[Run]) -> list[str]:
     return [found[head] for head in SHOWN]
 
 
-def minutes(runs: Sequence[Run]) -> str:
+def minutes(runs: Sequence[RunData]) -> str:
     """Return the mean processor minutes of SFT and RLFT."""
     seconds = [sum(each.cpu_seconds for each in run.times if each.name in ("sft", "rlft")) for run in runs]
     return f"{fmean(seconds) / 60:.1f}"
 
 
 def rows_of(
-    runs: Sequence[Run], policy: str, reflections: str, mode: str, split: str, group: str = ""
+    runs: Sequence[RunData], policy: str, reflections: str, mode: str, split: str, group: str = ""
 ) -> list[EvalRow]:
     """Return the matching evaluation row of each run that has one.
 
@@ -107,7 +107,7 @@ def rows_of(
     ]
 
 
-def controls(env: str, runs: Sequence[Run]) -> list[list[str]]:
+def controls(env: str, runs: Sequence[RunData]) -> list[list[str]]:
     """Return the rows of all evaluations of the main arms: sampled, greedy, and on further splits."""
     section = load_recipe(ENVIRONMENTS[env].recipe).eval
     first, *others = section.splits
@@ -131,17 +131,17 @@ def _mean(rates: Sequence[float]) -> str:
     return f"{100 * fmean(rates):.0f}"
 
 
-def commits(runs: Sequence[Run]) -> list[str]:
+def commits(runs: Sequence[RunData]) -> list[str]:
     """Return the different commits at which the runs were started."""
     return sorted({run.origin.commit for run in runs if run.origin and run.origin.commit})
 
 
-def machines(runs: Sequence[Run]) -> str | None:
+def machines(runs: Sequence[RunData]) -> str | None:
     """Return the different machines on which the runs were started; ``None`` if no run recorded its own."""
     return " and ".join(sorted({run.origin.hardware for run in runs if run.origin and run.origin.hardware})) or None
 
 
-def learned(env: str, arms: Sequence[Arm], runs: Sequence[Run]) -> list[list[str]]:
+def learned(env: str, arms: Sequence[Arm], runs: Sequence[RunData]) -> list[list[str]]:
     """Return the rows of the arms of an environment that have runs."""
     split = split_of(ENVIRONMENTS[env].recipe)
     trained = [(arm.title, own) for arm in arms if (own := runs_of(arm, runs))]

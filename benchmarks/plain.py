@@ -2,7 +2,7 @@
 
 It calls ``generate`` once per step, computes full-vocabulary logits, and processes each step of an episode separately.
 It is short, but not slow on purpose: ``generate`` keeps key-value states while it writes, and prompts are tokenized
-once. Players use the same random draws as those of ``reflectrl.models``, so both sides play the same episodes.
+once. Players use the same random draws as those of ``reflectrl.lm``, so both sides play the same episodes.
 
 There are stronger baselines too: padded batches of steps, batches of similar length under a token budget, and the head
 of choice rows (``action_distribution``).
@@ -22,10 +22,10 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from reflectrl.config.training import Reinforce
 from reflectrl.core import Choice, Decision, Utterance
-from reflectrl.engine.decode import Sampler
-from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.policy import Scores
-from reflectrl.models.writer import SamplerProcessor
+from reflectrl.lm.decode import Sampler
+from reflectrl.lm.encode import PromptEncoder, action_distribution
+from reflectrl.lm.policy import Scores
+from reflectrl.lm.writer import SamplerProcessor
 from reflectrl.prompts import Menu
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.training.batch import StepSample

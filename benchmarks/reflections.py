@@ -22,8 +22,8 @@ from learning import ablated_runs
 
 from reflectrl.config import load_recipe
 from reflectrl.core.layout import RECIPE
-from reflectrl.report.judged import Step, audit_reflector
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.judged import JudgedStep, audit_reflector
+from reflectrl.report.runs import RunData, read_runs
 
 HEADS = (
     *("environment", "steps", "taught %", "right, taught %", "right, new %"),
@@ -32,7 +32,7 @@ HEADS = (
 """Columns of the published table."""
 
 
-def judged(run: Path) -> list[list[Step]]:
+def judged(run: Path) -> list[list[JudgedStep]]:
     """Judge the sampled test episodes of a run's policy with its own reflector, episode by episode."""
     split = load_recipe(str(run / RECIPE)).eval.splits[0]
     (audit,) = (
@@ -49,7 +49,7 @@ def share(values: Sequence[bool]) -> str:
     return f"{100 * fmean(values):.0f}{few}" if values else "-"
 
 
-def accuracy(env: str, episodes: Sequence[Sequence[Step]]) -> list[str]:
+def accuracy(env: str, episodes: Sequence[Sequence[JudgedStep]]) -> list[str]:
     """Return the row of how often the reflector is right, and how the policy does when it is right and when not."""
     steps = list(chain.from_iterable(episodes))
     taught, new = ([step for step in steps if step.taught is known] for known in (True, False))
@@ -67,7 +67,7 @@ def accuracy(env: str, episodes: Sequence[Sequence[Step]]) -> list[str]:
     ]
 
 
-def report(runs: dict[str, list[Run]]) -> list[list[str]]:
+def report(runs: dict[str, list[RunData]]) -> list[list[str]]:
     """Return the row of each environment."""
     with ProcessPoolExecutor() as pool:
         return [

@@ -30,7 +30,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sweep import PlannedRun
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import mean_interval
 
 RECORDS = HERE / "records"
@@ -47,12 +47,12 @@ FIRST, LAST = slice(WINDOW), slice(-WINDOW, None)
 def _over(part: slice, name: str, form: str = ".0%", *, each: bool = False) -> Column:
     """Return a column with the mean of a metric in a part of the iterations, over all runs or of ``each`` run."""
 
-    def mean(runs: Sequence[Run]) -> str:
+    def mean(runs: Sequence[RunData]) -> str:
         values = [getattr(point, name) for run in runs for point in run.points[part]]
         known = [value for value in values if value is not None]
         return format(fmean(known), form) if known else "-"
 
-    def of_each(runs: Sequence[Run]) -> str:
+    def of_each(runs: Sequence[RunData]) -> str:
         return " ".join(mean([run]) for run in runs)
 
     return of_each if each else mean
@@ -61,7 +61,7 @@ def _over(part: slice, name: str, form: str = ".0%", *, each: bool = False) -> C
 def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     """Return a column of the trained policy's success in one trial, or of the tasks ``solved`` up to that trial."""
 
-    def cell(runs: Sequence[Run]) -> str:
+    def cell(runs: Sequence[RunData]) -> str:
         wanted = (number, "rlft", memory, "")
         rows = [row for run in runs for row in run.trials if (row.trial, row.policy, row.memory, row.group) == wanted]
         return _per_cent([row.solved if solved else row.metrics.success for row in rows])
@@ -75,7 +75,7 @@ def _sampled(policy: str, reflections: Sequence[str], split: str = "", group: st
     Without ``split``, it is the first that a run evaluated.
     """
 
-    def cell(runs: Sequence[Run]) -> str:
+    def cell(runs: Sequence[RunData]) -> str:
         played = [(split or run.rows[0].split, row) for run in runs for row in run.rows]
         wanted = (policy, "sampled", group)
         rows = [row for where, row in played if (row.policy, row.mode, row.group) == wanted and row.split == where]
@@ -84,7 +84,7 @@ def _sampled(policy: str, reflections: Sequence[str], split: str = "", group: st
     return cell
 
 
-def _on_all(runs: Sequence[Run]) -> str:
+def _on_all(runs: Sequence[RunData]) -> str:
     """Return the success after RLFT over the tasks of all evaluated splits, each split weighted by its tasks."""
     found = []
     for run in runs:
@@ -171,7 +171,7 @@ class Table:
         publish_rows(self.page, self.mark, self.rows, self.names)
 
 
-def results(name: str, runs: Sequence[Run], machine: str = "CPU") -> list[Table]:
+def results(name: str, runs: Sequence[RunData], machine: str = "CPU") -> list[Table]:
     """Return the tables of a study's finished runs; ``machine`` names where a pretrained model was trained."""
     study, kind = STUDIES.get(name) or GPU_STUDIES[name], name.partition("_")[0]
     section = load_recipe(study.arms[0].recipe).eval
@@ -187,7 +187,7 @@ def results(name: str, runs: Sequence[Run], machine: str = "CPU") -> list[Table]
         ]
         return [Table(LEARNING, kind, ("task", "trained", "on", *SHOWN, *columns, "minutes"), rows, names=3)]
 
-    def elsewhere(some: Sequence[Run]) -> str:
+    def elsewhere(some: Sequence[RunData]) -> str:
         if "test" in others:
             return f"on test {_sampled('rlft', OWN, 'test')(some)}"
         return f"on all {_on_all(some)}" if others else ""

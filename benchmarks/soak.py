@@ -37,8 +37,8 @@ from reflectrl.pipeline.stages import run_stages
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.record import Header, write_trajectories
+from reflectrl.rollout.worker import Local, Pending
 from reflectrl.seats.others import RandomPolicy
-from reflectrl.workers.env import Local, Pending
 
 SAMPLES = 100
 GROWTH = 5.0

@@ -28,7 +28,7 @@ MAX_EPISODES = 20
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CallEstimate:
     """Number of calls, and the sum of their tokens."""
 
     calls: int
@@ -45,15 +45,15 @@ class Estimate:
         return f"estimate: about {self.calls:,} calls to {endpoint}, {tokens}{money}{already}"
 
 
-def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> Estimate:
+def estimate_files(chats: Iterable[Messages], reply_tokens: int) -> CallEstimate:
     """Return the estimate of one call per chat, with a reply of at most ``reply_tokens``."""
     sizes = [_tokens(chat) for chat in chats]
-    return Estimate(len(sizes), Tokens(sum(sizes), reply_tokens * len(sizes)))
+    return CallEstimate(len(sizes), Tokens(sum(sizes), reply_tokens * len(sizes)))
 
 
 def estimate_teacher_calls(
     env: NatLangEnv, tasks: Sequence[Task], teaching: Teaching, prompts: TeacherPrompts, *, samples: int, chooses: bool
-) -> Estimate:
+) -> CallEstimate:
     """Return the estimate for ``samples``, extrapolated from a few episodes of ``tasks`` without calls.
 
     If the teacher plays (``chooses``), the expert plays in its place here; without an expert, the first action is
@@ -72,7 +72,7 @@ def estimate_teacher_calls(
             break
     scale = samples / max(1, taught)
     tokens = Tokens(round(scale * tally.tokens.prompt), round(scale * tally.tokens.completion))
-    return Estimate(round(scale * tally.calls), tokens)
+    return CallEstimate(round(scale * tally.calls), tokens)
 
 
 class _Tally:

@@ -19,7 +19,7 @@ from reflectrl.core.event_loop import run_async
 from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
-from reflectrl.data_gen.cost import Estimate, estimate_teacher_calls
+from reflectrl.data_gen.cost import CallEstimate, estimate_teacher_calls
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import (
     Demonstration,
@@ -253,7 +253,7 @@ class Collection:
             return 0
         return max(0, self._recipe.data.samples - len(self.shown.samples) - self._taught)
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> CallEstimate:
         """Return the estimate of the teacher's calls."""
         chooses = self._recipe.data.trajectory == "teacher"
         return estimate_teacher_calls(

@@ -22,6 +22,7 @@ from reflectrl.core import (
     make_env,
     register_env,
 )
+from reflectrl.core.origin import VERSION as __version__
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
@@ -38,18 +39,16 @@ if TYPE_CHECKING:
         Validation,
     )
     from reflectrl.pipeline.agent import Agent, load_agent
+    from reflectrl.pipeline.run import Run
     from reflectrl.prompts import PromptFormat
     from reflectrl.prompts.players import Player, Policy
     from reflectrl.prompts.views import MenuView, View
     from reflectrl.rollout import Episode, policy_views
     from reflectrl.rollout.fixed import evaluate
-    from reflectrl.run import Run
     from reflectrl.seats.others import RandomPolicy
     from reflectrl.seats.table import Seat
     from reflectrl.training.config import ReflectRLConfig
     from reflectrl.training.rlft import ReflectRLTrainer
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Agent",
@@ -118,7 +117,7 @@ _HOMES = {
     "ReflectRLTrainer": "reflectrl.training.rlft",
     "Reinforce": "reflectrl.config.training",
     "Replay": "reflectrl.config.training",
-    "Run": "reflectrl.run",
+    "Run": "reflectrl.pipeline.run",
     "Seat": "reflectrl.seats.table",
     "Stage": "reflectrl.config.training",
     "StepGroup": "reflectrl.config.advantage",

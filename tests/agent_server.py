@@ -13,8 +13,8 @@ import httpx2
 from fastapi.testclient import TestClient
 
 from reflectrl.pipeline.agent import Agent
-from reflectrl.serving import Bounds
-from reflectrl.serving.server import make_app, serve
+from reflectrl.share import Bounds
+from reflectrl.share.server import make_app, serve
 
 T = TypeVar("T")
 KEY = "sk-of-the-test"

@@ -34,11 +34,11 @@ from transformers.models.llava_next.image_processing_pil_llava_next import Llava
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from reflectrl.core import Image, make_env
-from reflectrl.models.builtin import make_base
-from reflectrl.models.load import LanguageModel, save_model
-from reflectrl.models.pictures import Pictures, read_pictures
-from reflectrl.models.section import BuiltinSection, ModelSection
-from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.lm.builtin import make_base
+from reflectrl.lm.load import LanguageModel, save_model
+from reflectrl.lm.pictures import Pictures, read_pictures
+from reflectrl.lm.section import BuiltinSection, ModelSection
+from reflectrl.lm.tokenizer import train_tokenizer
 from reflectrl.prompts import Menu, Prompt
 
 LABELS = ("A", "B")

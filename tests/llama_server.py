@@ -18,8 +18,8 @@ from huggingface_hub.utils import WeakFileLock
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.files import in_one_move
-from reflectrl.models.packages import download_wheel
-from reflectrl.models.section import KNOWN, Package
+from reflectrl.lm.packages import download_wheel
+from reflectrl.lm.section import KNOWN, Package
 
 SERVER = Package("xllamacpp", "2026.10.11549", "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261")
 """llama.cpp's server as a wheel for Linux on x86-64, CPython 3.10 or newer."""

@@ -9,12 +9,12 @@ import numpy as np
 from records import chose
 
 from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance
-from reflectrl.memory import Experience, HashingEmbedder, Step
-from reflectrl.memory.embedders import words
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State, View
 from reflectrl.rollout.record import Header
 from reflectrl.rollout.store import EpisodeStore
+from reflectrl.seats.embedders import HashingEmbedder, words
+from reflectrl.seats.experience import Experience, PastStep
 from reflectrl.seats.table import view
 
 HEADER = Header("kitchen", {}, PromptFormat(history=0))
@@ -40,7 +40,7 @@ def played(
 
 def past(task: str, *steps: tuple[str, str], task_type: str = "", plan: str = "", start: str = "") -> Experience:
     """Return a past episode as a memory stores it."""
-    return Experience(task, task, task_type, plan, start, tuple(Step(*step) for step in steps), True, 1.0)
+    return Experience(task, task, task_type, plan, start, tuple(PastStep(*step) for step in steps), True, 1.0)
 
 
 def seen(text: str, *actions: str, task: str = "", planner: str = "") -> View:

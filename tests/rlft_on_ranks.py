@@ -20,12 +20,13 @@ from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.memory import HashingEmbedder, Retriever
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header
 from reflectrl.rollout.store import EpisodeStore
+from reflectrl.seats.embedders import HashingEmbedder
 from reflectrl.seats.memory import GrowingMemory
 from reflectrl.seats.reflector import ScriptedReflector
+from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.learner import episodes_of_ranks

@@ -14,13 +14,13 @@ from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, polic
 from tiny_rlft import Killed, ppo, run, value_head
 
 from reflectrl.config.training import EntropyBonus, Replay, Stage, Terms
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.engine.seeding import seeded
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.section import LoraSection
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.policy import LMPolicy
+from reflectrl.lm.reuse import prefix_cache_for
+from reflectrl.lm.section import LoraSection
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.writer import LMReflector
 from reflectrl.training.checkpoints import last_checkpoint
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS has no deterministic matrix products

@@ -17,42 +17,36 @@ FOLDERS = {
     "reflectrl.recipes": ROOT / "recipes",
 }
 
-BELOW_CONFIG = {"seats", "memory", "models", "engine", "endpoint", "workers", "prompts", "core"}
-BELOW_TRAINING = {"rollout", "config", *BELOW_CONFIG}
-BELOW_PIPELINE = {"report", "training", "data_gen", *BELOW_TRAINING}
+BELOW_CONFIG = {"rollout", "seats", "lm", "endpoint", "prompts", "core"}
+BELOW_PIPELINE = {"report", "training", "data_gen", "config", *BELOW_CONFIG}
 MAY_IMPORT = {
     "core": set(),
     "envs": {"core"},
     "recipes": set(),
-    "workers": {"core"},
     "prompts": {"core"},
     "endpoint": {"core"},
-    "engine": {"core"},
-    "models": {"engine", "prompts", "core"},
-    "memory": {"models", "core"},
-    "seats": {"memory", "models", "engine", "endpoint", "prompts", "core"},
-    "config": {"seats", "models", "endpoint", "workers", "prompts", "core"},
-    "rollout": {"seats", "memory", "workers", "prompts", "core"},
-    "data_gen": {"rollout", "config", "seats", "endpoint", "prompts", "core"},
-    "training": {"rollout", "config", "seats", "models", "engine", "workers", "prompts", "core"},
-    "report": {"data_gen", "rollout", "config", "seats", "models", "endpoint", "prompts", "core"},
+    "lm": {"prompts", "core"},
+    "seats": {"lm", "endpoint", "prompts", "core"},
+    "rollout": {"seats", "prompts", "core"},
+    "config": BELOW_CONFIG,
+    "data_gen": {"config", "rollout", "seats", "endpoint", "prompts", "core"},
+    "training": {"config", "rollout", "seats", "lm", "prompts", "core"},
+    "report": {"data_gen", "config", "rollout", "seats", "lm", "endpoint", "prompts", "core"},
     "pipeline": BELOW_PIPELINE,
-    "serving": {"pipeline", *BELOW_PIPELINE},
-    "sharing": {"pipeline", *BELOW_PIPELINE},
-    "skeleton": {"core"},
-    "cli": {"serving", "sharing", "skeleton", "pipeline", *BELOW_PIPELINE},
+    "share": {"pipeline", *BELOW_PIPELINE},
+    "cli": {"share", "pipeline", *BELOW_PIPELINE},
 }
-ABOVE_MODELS = {"engine", "models", "memory", "training", "pipeline", "serving", "sharing", "cli"}
+ABOVE_MODELS = {"lm", "seats", "training", "pipeline", "share", "cli"}
 MAY_BE_IMPORTED_BY = {
     "trl": {"training"},
     "torch": ABOVE_MODELS,
     "transformers": ABOVE_MODELS,
     "peft": ABOVE_MODELS,
-    "bitsandbytes": {"models"},
-    "fastapi": {"serving"},
-    "starlette": {"serving"},
-    "uvicorn": {"serving"},
-    "PIL": {"core", "envs", "models"},
+    "bitsandbytes": {"lm"},
+    "fastapi": {"share"},
+    "starlette": {"share"},
+    "uvicorn": {"share"},
+    "PIL": {"core", "envs", "lm"},
     "gymnasium_robotics": {"envs"},
     "metaworld": {"envs"},
     "mujoco": {"envs"},

@@ -20,11 +20,11 @@ from transformers import dynamic_module_utils
 
 from reflectrl.core import EpisodeFailed, InvalidInput, register_env
 from reflectrl.core.layout import training_episodes_file
-from reflectrl.models.load import LanguageModel, new_model, save_model
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.load import LanguageModel, new_model, save_model
+from reflectrl.lm.section import ModelSection
+from reflectrl.rollout.limits import WorkerLimits
+from reflectrl.rollout.pool import WorkerPool
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.workers.limits import WorkerLimits
-from reflectrl.workers.pool import WorkerPool
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -51,11 +51,11 @@ MEANT: Mapping[str, Mapping[str, str]] = {
         "httpx2": "the connections to that endpoint",
     },
     "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
-    "reflectrl/serving/server.py": {"socket": "the address that serve listens at"},
+    "reflectrl/share/server.py": {"socket": "the address that serve listens at"},
     "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
-    "reflectrl/models/packages.py": {"subprocess": "pip, for a model that is in a package"},
+    "reflectrl/lm/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},
-    "reflectrl/workers/process.py": {"subprocess": "python, for worker processes of our own"},
+    "reflectrl/rollout/process.py": {"subprocess": "python, for worker processes of our own"},
     "envs/auto_explore/sources.py": {"subprocess": "git, for a source that is a git URL"},
     "envs/auto_explore/sdist.py": {
         "unearth": "the package index, for a source that is pypi:NAME",
@@ -215,8 +215,8 @@ for name, code in work["reaching"].items():
 """A program that runs recipes, and then code in a process each that may reach for the network."""
 REACHING = {
     "hub": """
-from reflectrl.models.section import ModelSection
-from reflectrl.models.load import new_model
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.load import new_model
 new_model(ModelSection(name="nobody/nothing"), labels="012", seed=0)
 """,
     "remote": """

@@ -21,12 +21,12 @@ from transformers import (
 )
 
 from reflectrl.core import Observation
-from reflectrl.engine.prefix_cache import PrefixCache
-from reflectrl.engine.seeding import seeded
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.adapters import prepare_quantized
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.tokenizer import label_ids, train_tokenizer
+from reflectrl.lm.adapters import prepare_quantized
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.prefix_cache import PrefixCache
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.tokenizer import label_ids, train_tokenizer
 from reflectrl.prompts import Prompt, PromptFormat, labels
 
 LAYOUT = PromptFormat(history=3, labels="letters")

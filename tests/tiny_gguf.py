@@ -15,7 +15,7 @@ from tiny_models import CORPUS, LABELS, MAX_LENGTH, tiny
 from transformers import PreTrainedModel
 from warm_processes import command_line
 
-from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.lm.tokenizer import train_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="needs the extra gguf")
 

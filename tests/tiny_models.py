@@ -8,9 +8,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from reflectrl.data_gen.rows import Row
-from reflectrl.models.load import LanguageModel, save_model
-from reflectrl.models.section import ModelSection
-from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.lm.load import LanguageModel, save_model
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.tokenizer import train_tokenizer
 from reflectrl.prompts import Menu, Prompt, labels
 
 LABELS = labels("numbers", 4)

@@ -10,7 +10,7 @@ from tiny_models import LABELS, MAX_LENGTH
 
 from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
 from reflectrl.data_gen.rows import Row
-from reflectrl.models.load import LanguageModel
+from reflectrl.lm.load import LanguageModel
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
 

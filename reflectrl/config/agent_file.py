@@ -16,7 +16,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.layout import AGENT, POLICY, REFLECTOR, saved_player
 from reflectrl.core.origin import WRITTEN_BY, check_format, this_version
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.section import ModelSection
 from reflectrl.prompts import PromptFormat
 
 FORMAT = "reflectrl-agent"

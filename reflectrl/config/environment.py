@@ -10,7 +10,7 @@ from typing import Any, Literal
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
 from reflectrl.core.layout import DATASET
-from reflectrl.workers.pool import LocalEnvs, WorkerPool
+from reflectrl.rollout.pool import LocalEnvs, WorkerPool
 
 
 def recipe_env(recipe: Recipe, run: Path, options: Mapping[str, Any] | None = None) -> NatLangEnv:

@@ -16,16 +16,16 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import public_source
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, Section, Source, settings
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.section import ModelSection
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.format import PromptLayout
+from reflectrl.rollout.limits import WorkerLimits
 from reflectrl.seats import SEATS, SeatKind, SeatSection
 from reflectrl.seats.corrector import TOGETHER
 from reflectrl.seats.memory import SEAT as MEMORY
 from reflectrl.seats.others import PolicyPlayerSection
 from reflectrl.seats.own import own_roles, own_settings
 from reflectrl.seats.table import POLICY
-from reflectrl.workers.limits import WorkerLimits
 
 
 def _public(options: dict[str, Any]) -> dict[str, Any]:

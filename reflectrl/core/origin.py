@@ -17,6 +17,8 @@ from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.layout import LEDGER
 
+VERSION = "0.1.0"
+"""Version of this package."""
 FORMAT = 4
 """Format of the run folders and exports that this version writes and reads."""
 WRITTEN_BY = "written_by"
@@ -24,7 +26,7 @@ WRITTEN_BY = "written_by"
 
 
 @dataclass(frozen=True)
-class Writer:
+class WrittenBy:
     """Version of reflectrl that wrote a folder."""
 
     format: int
@@ -32,11 +34,9 @@ class Writer:
     """Version of the package."""
 
 
-def this_version() -> Writer:
+def this_version() -> WrittenBy:
     """Return the writer record of this version."""
-    from reflectrl import __version__  # the package imports this module first
-
-    return Writer(FORMAT, __version__)
+    return WrittenBy(FORMAT, VERSION)
 
 
 def check_format(folder: Path, written_by: object) -> None:
@@ -61,7 +61,7 @@ ENVIRONMENT = ("OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTION
 
 
 @dataclass(frozen=True)
-class Origin(Writer):
+class Origin(WrittenBy):
     """Software and machine with which a run folder was created."""
 
     date: str

@@ -17,7 +17,7 @@ REST = "the rest: optimizer, records, checkpoints"
 
 
 @dataclass
-class Part:
+class Timed:
     """One part of the work."""
 
     calls: int = 0
@@ -29,7 +29,7 @@ class Profile:
     """Wall time of the parts of each iteration."""
 
     def __init__(self) -> None:
-        self.iterations: list[dict[str, Part]] = []
+        self.iterations: list[dict[str, Timed]] = []
         """Parts of each iteration by name, whose seconds add up to its wall time; the last one may be unfinished."""
         self.synchronize: Callable[[], None] = lambda: None
         """Function that waits for an accelerator's pending work; called where parts begin and end."""
@@ -56,7 +56,7 @@ class Profile:
         self.synchronize()
         now = time.perf_counter()
         if self.iterations:
-            part = self.iterations[-1].setdefault(self._running[-1], Part())
+            part = self.iterations[-1].setdefault(self._running[-1], Timed())
             part.seconds += now - self._since
             part.calls += calls
         self._since = now

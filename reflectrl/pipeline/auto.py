@@ -28,8 +28,8 @@ from reflectrl.core.layout import RECIPE
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.text import counted
 from reflectrl.data_gen.demonstrations import read_demonstrations
-from reflectrl.models.load import BUILTIN
-from reflectrl.models.tokenizer import train_tokenizer
+from reflectrl.lm.load import BUILTIN
+from reflectrl.lm.tokenizer import train_tokenizer
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sft_stage import wanted_players
@@ -204,7 +204,7 @@ _SFT = {"learning_rate": 1e-3, "max_grad_norm": 1.0}
 
 
 @dataclass(frozen=True)
-class Choice:
+class Chosen:
     """A setting that was chosen."""
 
     key: str
@@ -218,7 +218,7 @@ def kept(recipe: Recipe, run: RunFolder) -> Recipe:
         return recipe
     before = load_saved_recipe(run / RECIPE)
     values, reasons = before.model_dump(), before.budget.chosen if before.budget is not None else {}
-    return _with(recipe, [Choice(key, value_at(values, key), reason) for key, reason in reasons.items()])
+    return _with(recipe, [Chosen(key, value_at(values, key), reason) for key, reason in reasons.items()])
 
 
 def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], None]) -> Recipe:
@@ -246,7 +246,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
     return _with(recipe, [*(_sft(recipe, run, left) if stage == "sft" else _rlft(recipe, run, left))])
 
 
-def _with(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
+def _with(recipe: Recipe, choices: Sequence[Chosen]) -> Recipe:
     values = recipe.model_dump()
     for choice in choices:
         if recipe.budget is not None and not recipe.budget.states(choice.key):
@@ -255,126 +255,126 @@ def _with(recipe: Recipe, choices: Sequence[Choice]) -> Recipe:
     return load_recipe(values)
 
 
-def _players(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+def _players(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose who teaches and who plays."""
     if recipe.data.teacher == "openai":
         return
     if not seen.taught and recipe.data.demonstrations:
         reason = "the environment has no expert, and demonstrations are given"
-        yield Choice("data.teacher", "random", f"{reason}, to which it adds nothing")
+        yield Chosen("data.teacher", "random", f"{reason}, to which it adds nothing")
         if not all(each.sample.reflection for each in read_demonstrations(recipe)):
-            yield Choice("players.reflector.player", "none", f"{reason}, some without reflections")
+            yield Chosen("players.reflector.player", "none", f"{reason}, some without reflections")
     elif not seen.taught:
         reason = "the environment has no expert"
-        yield Choice("data.teacher", "random", f"{reason}, and RLFT alone needs no rows but the tokenizer's")
-        yield Choice("sft.enabled", False, reason)
-        yield Choice("players.reflector.player", "none", f"{reason} to teach reflections")
-        yield Choice("eval.policies", ["random", "rlft"], reason)
+        yield Chosen("data.teacher", "random", f"{reason}, and RLFT alone needs no rows but the tokenizer's")
+        yield Chosen("sft.enabled", False, reason)
+        yield Chosen("players.reflector.player", "none", f"{reason} to teach reflections")
+        yield Chosen("eval.policies", ["random", "rlft"], reason)
     elif seen.unclear is not None and seen.unclear.privileged > PRIVILEGED:
         reason = (
             f"in {seen.unclear.privileged:.0%} of the states met in several tasks the expert knows more than any player"
         )
-        yield Choice("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
+        yield Chosen("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
     elif recipe.players.reflector.player != "none":
-        yield Choice("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
+        yield Chosen("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
 
 
-def _layout(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose the layout of the prompts."""
     if recipe.model.name != BUILTIN:
         return
-    yield Choice("prompt.instructions", False, "a model with random weights learns the rules from play")
+    yield Chosen("prompt.instructions", False, "a model with random weights learns the rules from play")
     kind = "letters" if seen.max_actions <= LETTERS else "added"
-    yield Choice("prompt.labels", kind, f"the longest menu has {counted(seen.max_actions, 'action')}")
+    yield Chosen("prompt.labels", kind, f"the longest menu has {counted(seen.max_actions, 'action')}")
     if (share := seen.needs_memory) < MEMORY:
-        yield Choice("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
+        yield Chosen("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
-    yield Choice("prompt.history", {"steps": steps, "show": "transitions"}, reason)
+    yield Chosen("prompt.history", {"steps": steps, "show": "transitions"}, reason)
 
 
-def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Choice]:
+def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     """Choose tokenizer, shape and context of the builtin model, and the length of reflections."""
     if recipe.model.name != BUILTIN:
         return
     minutes = 0.0 if recipe.budget is None else recipe.budget.minutes
     for key, size in SHAPES[max(least for least in SHAPES if least <= minutes)].items():
-        yield Choice(f"model.builtin.{key}", size, f"suits {minutes:g} minutes")
-    yield Choice("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
+        yield Chosen(f"model.builtin.{key}", size, f"suits {minutes:g} minutes")
+    yield Chosen("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
     layout = Team(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
-    yield Choice("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
+    yield Chosen("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
     words = math.ceil(ROOM * long.reflection) + 1
     if seen.taught:
         reason = f"the expert's longest reflection has {long.reflection} tokens"
-        yield Choice("players.reflector.max_new_tokens", words, reason)
+        yield Chosen("players.reflector.max_new_tokens", words, reason)
     whole = 16 * math.ceil((ROOM * long.prompt + words) / 16)
-    yield Choice("model.max_length", whole, f"the longest prompt has {long.prompt} tokens")
-    yield Choice("model.attn_implementation", "eager", "the fastest for a model this small")
+    yield Chosen("model.max_length", whole, f"the longest prompt has {long.prompt} tokens")
+    yield Chosen("model.attn_implementation", "eager", "the fastest for a model this small")
 
 
-def _data(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose the number of samples, and what they show besides the expert's way."""
     if recipe.budget is None or recipe.data.teacher == "openai":
         return
     if not recipe.sft.enabled:
-        yield Choice("data.samples", MIN_SAMPLES, "only the tokenizer reads them")
+        yield Chosen("data.samples", MIN_SAMPLES, "only the tokenizer reads them")
         return
     seconds, shown = DATA_SHARE * 60 * recipe.budget.minutes, recipe.prompt.history
     states = 1 + (shown.steps if shown.show == "transitions" else 0)
     most = min(seconds / max(seen.seconds_per_step, 1e-9), MAX_SAMPLES, MAX_CHARACTERS / states / seen.characters)
     reason = f"a step takes {1000 * seen.seconds_per_step:.1f} ms, and a state {seen.characters:.0f} characters"
-    yield Choice("data.samples", round(max(most, MIN_SAMPLES)), reason)
-    yield Choice("data.noise", NOISE, "shows states off the expert's way")
-    yield Choice("data.negatives", 0.3, "an expert can say how to go on after a mistake")
-    yield Choice("data.reflection_dropout", 0.2, "the policy also learns to act where reflections are wrong")
+    yield Chosen("data.samples", round(max(most, MIN_SAMPLES)), reason)
+    yield Chosen("data.noise", NOISE, "shows states off the expert's way")
+    yield Chosen("data.negatives", 0.3, "an expert can say how to go on after a mistake")
+    yield Chosen("data.reflection_dropout", 0.2, "the policy also learns to act where reflections are wrong")
 
 
-def _training(recipe: Recipe, seen: Survey) -> Iterator[Choice]:
+def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose how both players are fine-tuned and how the policy learns from play, except for how long."""
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):
             for key, count in _SFT_ENDS.items():
-                yield Choice(f"sft.{player}.{key}", count, "ends where the held-out loss hardly falls")
+                yield Chosen(f"sft.{player}.{key}", count, "ends where the held-out loss hardly falls")
     if recipe.model.name == BUILTIN and recipe.sft.enabled:
         rows = min(max(2 ** int(math.log2(BATCH_TOKENS / recipe.model.max_length)), 8), 32)
         for player in ("reflector", "policy"):
             for key in ("batch_size", "micro_batch_size"):
-                yield Choice(f"sft.{player}.{key}", rows, f"prompts have up to {recipe.model.max_length} tokens")
+                yield Chosen(f"sft.{player}.{key}", rows, f"prompts have up to {recipe.model.max_length} tokens")
             for key, suited in _SFT.items():
-                yield Choice(f"sft.{player}.{key}", suited, "suits a model with random weights")
-        yield Choice("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
+                yield Chosen(f"sft.{player}.{key}", suited, "suits a model with random weights")
+        yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
     if recipe.sft.enabled and recipe.players.reflector.player == "local":
-        yield Choice("sft.policy.own_reflections", 1.0, "the policy learns how far to trust what it reads at play")
+        yield Chosen("sft.policy.own_reflections", 1.0, "the policy learns how far to trust what it reads at play")
     if recipe.rlft is None:
         return
     if recipe.model.name == BUILTIN:
-        yield Choice("rlft.learning_rate", 3e-4, "suits a model with random weights")
+        yield Chosen("rlft.learning_rate", 3e-4, "suits a model with random weights")
     if not UNIT[0] < seen.return_spread < UNIT[1]:
         reason = f"returns have a standard deviation of {seen.return_spread:.2g}"
-        yield Choice("rlft.normalize_rewards", True, reason)
+        yield Chosen("rlft.normalize_rewards", True, reason)
     if not recipe.sft.enabled:
         reason = "without a teacher, what to do has to be found"
-        yield Choice("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
-        yield Choice("rlft.terms.entropy.coef", 0.05, reason)
-        yield Choice("rlft.validation", {"patience": 20}, reason)
+        yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
+        yield Chosen("rlft.terms.entropy.coef", 0.05, reason)
+        yield Chosen("rlft.validation", {"patience": 20}, reason)
     discount = round(1 - 1 / min(max(2 * seen.horizon, 20), 200), 4)
-    yield Choice("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")
+    yield Chosen("rlft.gamma", discount, f"episodes have up to {counted(seen.horizon, 'step')}")
 
 
-def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
+def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     """Choose the bounds of both players' fine-tuning."""
     wanted = wanted_players(recipe)
     for player in wanted:
         seconds = seconds_per_step(recipe, run, player)
         steps = round(min(max(SFT_SHARE * left / len(wanted) / seconds, MIN_SFT_STEPS), MAX_SFT_STEPS))
         for name in ("reflector", "policy") if player == "both" else (player,):
-            yield Choice(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
-            yield Choice(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
+            yield Chosen(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
+            yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
 
 
-def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
+def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     """Choose the bound of RLFT, each stage of a curriculum with the same number of iterations."""
     if recipe.rlft is None:
         return
@@ -383,4 +383,4 @@ def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Choice]:
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
     for number in range(len(recipe.rlft.stages)):
         reason = f"at most: an iteration takes {seconds:.1f} s"
-        yield Choice(f"rlft.stages.{number}.iterations", count, reason)
+        yield Chosen(f"rlft.stages.{number}.iterations", count, reason)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 
 from reflectrl.config import Recipe
-from reflectrl.models.adapters import check_layers
-from reflectrl.models.precision import SMALL_WIDTH, Shape, has_bfloat16, shape_of
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.adapters import check_layers
+from reflectrl.lm.precision import SMALL_WIDTH, Shape, has_bfloat16, shape_of
+from reflectrl.lm.section import ModelSection
 from reflectrl.pipeline.folder import RunFolder
 
 

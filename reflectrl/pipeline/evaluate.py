@@ -16,10 +16,9 @@ from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
 from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.memory import Experience
-from reflectrl.models.load import LanguageModel
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.policy import LMPolicy
+from reflectrl.lm.writer import LMReflector
 from reflectrl.pipeline.console import Advance, labelled
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
@@ -28,6 +27,7 @@ from reflectrl.prompts.players import Player, Policy
 from reflectrl.report.judged import judged_steps, shares, taught_prompts
 from reflectrl.rollout import Episode
 from reflectrl.rollout.fixed import fixed_episodes, play_all
+from reflectrl.rollout.protocol import Reset
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import (
     EvalRow,
@@ -40,10 +40,10 @@ from reflectrl.rollout.results import (
     trial_row,
     write_results,
 )
+from reflectrl.rollout.worker import gather, send
+from reflectrl.seats.experience import Experience
 from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector, ShuffledReflector
 from reflectrl.seats.table import Seat, reflecting
-from reflectrl.workers.env import gather, send
-from reflectrl.workers.protocol import Reset
 
 _FOLDERS = {"zero_shot": BASE, "base": BASE, **{stage: folder for folder, stage in POLICIES.items()}}
 """Folders of the local policies, by their names in a recipe."""

@@ -11,7 +11,7 @@ from reflectrl.config import Recipe
 from reflectrl.core.addresses import dotted
 from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.registry import env_class
-from reflectrl.models.section import is_gguf
+from reflectrl.lm.section import is_gguf
 from reflectrl.seats import SEATS
 from reflectrl.seats.base import first_stage
 from reflectrl.seats.own import CLASS, own_role

@@ -108,7 +108,7 @@ def _check_models(recipe: Recipe, run: RunFolder, stages: Sequence[str]) -> None
 
 
 def _check_bases(recipe: Recipe, run: RunFolder) -> None:
-    from reflectrl.models.load import BUILTIN, check_base, check_labels
+    from reflectrl.lm.load import BUILTIN, check_base, check_labels
     from reflectrl.pipeline.compute import check_models
     from reflectrl.pipeline.team import Team
 

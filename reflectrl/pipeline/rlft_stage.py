@@ -38,8 +38,8 @@ from reflectrl.core.metric import tracked
 from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
-from reflectrl.models.load import LanguageModel, save_model
-from reflectrl.models.reflecting import add_reflector, take_reflector
+from reflectrl.lm.load import LanguageModel, save_model
+from reflectrl.lm.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder, is_main_process

@@ -23,8 +23,8 @@ from reflectrl.core.metric import tracked
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows
-from reflectrl.models.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
+from reflectrl.lm.writer import LMReflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder

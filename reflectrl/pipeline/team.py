@@ -39,18 +39,16 @@ from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.memory import Experience
-from reflectrl.memory.experience import experiences
-from reflectrl.models.builtin import make_base
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.load import BUILTIN, LanguageModel, load_model, new_model
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.precision import with_precision
-from reflectrl.models.section import ModelSection
-from reflectrl.models.thinking import writing_policy
-from reflectrl.models.tokenizer import label_ids
+from reflectrl.lm.builtin import make_base
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import BUILTIN, LanguageModel, load_model, new_model
+from reflectrl.lm.policy import LMPolicy
+from reflectrl.lm.precision import with_precision
+from reflectrl.lm.reuse import prefix_cache_for
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.thinking import writing_policy
+from reflectrl.lm.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, process_rank
 from reflectrl.pipeline.preflight import reflector_recipe
 from reflectrl.prompts import PromptFormat, labels
@@ -59,6 +57,7 @@ from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats import SEATS
 from reflectrl.seats.base import FrozenModel, Meets, SeatKind, SeatSection
+from reflectrl.seats.experience import Experience, experiences
 from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy, RemotePolicy

@@ -17,11 +17,11 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.settings import checked
 from reflectrl.core.text import first_line
 from reflectrl.data_gen.rows import Row
-from reflectrl.models.builtin import make_base
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.load import LanguageModel, new_model, save_model
-from reflectrl.models.section import ModelSection
-from reflectrl.models.tokenizer import label_ids
+from reflectrl.lm.builtin import make_base
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.load import LanguageModel, new_model, save_model
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.rating import Questions, Scale, level_of

@@ -1,6 +1,6 @@
 """Menus: the legal actions of a state, one ``label. action`` per line (single-prompt action enumeration, section 4.3).
 
-Labels are strings here; ``reflectrl.models`` checks that each is one token of its tokenizer.
+Labels are strings here; ``reflectrl.lm`` checks that each is one token of its tokenizer.
 """
 
 from __future__ import annotations

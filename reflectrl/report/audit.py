@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from reflectrl.core import InvalidInput
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.tables import print_line, print_rows
 from reflectrl.rollout.agreement import Agreement, agreement
 
@@ -22,7 +22,7 @@ NOTE = (
 )
 
 
-def audit(run: Path) -> Run:
+def audit(run: Path) -> RunData:
     """Read a run and check that it has ratings.
 
     Raises:
@@ -38,12 +38,12 @@ def audit(run: Path) -> Run:
     return found
 
 
-def agreements(run: Run) -> Mapping[str, Agreement]:
+def agreements(run: RunData) -> Mapping[str, Agreement]:
     """Return the agreement over all iterations and over their last quarter, in which the policy is the best known."""
     return {"all": agreement(run.ratings), LAST: agreement(run.ratings[-max(1, len(run.ratings) // 4) :])}
 
 
-def agreement_rows(run: Run) -> list[tuple[str, ...]]:
+def agreement_rows(run: RunData) -> list[tuple[str, ...]]:
     """Return a row of ``HEADS`` for each part of the iterations."""
     return [
         (
@@ -59,13 +59,13 @@ def agreement_rows(run: Run) -> list[tuple[str, ...]]:
     ]
 
 
-def level_rows(run: Run) -> list[tuple[str, ...]]:
+def level_rows(run: RunData) -> list[tuple[str, ...]]:
     """Return a row of ``LEVELS`` for each level of the scale, lowest first."""
     by_level = agreement(run.ratings).by_level
     return [(str(level), f"{failed:,}", f"{succeeded:,}") for level, (failed, succeeded) in enumerate(by_level)]
 
 
-def print_audit(run: Run) -> None:
+def print_audit(run: RunData) -> None:
     """Print both tables, and what their columns mean."""
     print_rows(HEADS, agreement_rows(run), words=1)
     print_line("")
@@ -74,7 +74,7 @@ def print_audit(run: Run) -> None:
     print_line(NOTE)
 
 
-def as_json(run: Run) -> str:
+def as_json(run: RunData) -> str:
     """Return the numbers as JSON; null for what is not defined."""
     return json.dumps({part: asdict(each) for part, each in agreements(run).items()}, indent=2)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from reflectrl.core import Trajectory
 from reflectrl.core.ledger import Ledger
 from reflectrl.core.text import visible, visible_line
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.tables import plain_console
 from reflectrl.report.verdict import judged_row
 from reflectrl.rollout.record import read_trajectories
@@ -24,7 +24,7 @@ WIDTH = 100
 """Width of the output in characters where it is not a terminal."""
 
 
-def print_before_and_after(run: Run) -> None:
+def print_before_and_after(run: RunData) -> None:
     """Print an episode that failed after SFT beside one of the same task that succeeded after RLFT.
 
     Raises:
@@ -63,7 +63,7 @@ def telling_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> t
     return min(pairs, key=rank, default=None)
 
 
-def _played(run: Run, policy: str) -> list[Trajectory]:
+def _played(run: RunData, policy: str) -> list[Trajectory]:
     """Return the recorded episodes of a policy that the verdict is about."""
     row = judged_row(run, policy)
     if row is None:

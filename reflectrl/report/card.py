@@ -18,10 +18,10 @@ from reflectrl.config.agent_file import AgentFile
 from reflectrl.core.registry import env_package
 from reflectrl.core.text import counted, visible
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.models.section import ModelSection, package_of
+from reflectrl.lm.section import ModelSection, package_of
 from reflectrl.prompts.format import ActionMode
 from reflectrl.report.markup import asset, excerpt
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.tables import FIRST_NUMBER, cells, columns, table_rows, warnings_on
 from reflectrl.rollout.results import Validated, way_to_play
 
@@ -53,7 +53,7 @@ class Base:
 class Card:
     """Contents of a model card."""
 
-    run: Run
+    run: RunData
     recipe: Recipe
     agent: AgentFile
     policy: str
@@ -171,7 +171,7 @@ def _elsewhere(card: Card) -> str:
     return f", in a Python package{how if card.adapter and card.recipe.prompt.action_mode == 'enumerated' else ''}"
 
 
-def _evaluation(run: Run) -> Iterator[str]:
+def _evaluation(run: RunData) -> Iterator[str]:
     if not run.rows:
         yield "Not evaluated yet: nothing is known of how well it acts. (`reflectrl eval`, then export again.)"
         return
@@ -230,7 +230,7 @@ def _settings(recipe: Recipe) -> Iterator[str]:
     yield "\nThe whole recipe is in `recipe.yaml`; `reflectrl run --recipe recipe.yaml` trains such an agent again."
 
 
-def _curriculum(recipe: Recipe, run: Run) -> Iterator[str]:
+def _curriculum(recipe: Recipe, run: RunData) -> Iterator[str]:
     if recipe.rlft is None:
         return
     done = Counter(point.stage for point in run.points)

@@ -23,7 +23,7 @@ from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.report.gain import Interval
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.series import stages, steady_success
 from reflectrl.rollout.metrics import wilson_interval
 from reflectrl.rollout.record import read_trajectories
@@ -79,7 +79,7 @@ class Cause:
     """Clause with the settings that address it, without a full stop."""
 
 
-def causes(run: Run, rows: Mapping[str, EvalRow]) -> list[Cause]:
+def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     """Return at most ``MOST`` proved causes of a low success, the first ones first; none where success is not low.
 
     Args:
@@ -93,7 +93,7 @@ def causes(run: Run, rows: Mapping[str, EvalRow]) -> list[Cause]:
     return [cause for find in _KNOWN if (cause := find(evidence))][:MOST]
 
 
-def _is_low(run: Run, rows: Mapping[str, EvalRow]) -> bool:
+def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
     """Return whether RLFT ended far from the expert, else from the threshold, else from anything but random."""
     after = Interval.of(rows["rlft"].metrics)
     if "expert" in rows:
@@ -110,7 +110,7 @@ def _is_low(run: Run, rows: Mapping[str, EvalRow]) -> bool:
 class _Evidence:
     """What the files of a run tell; a file that is absent or of another version tells nothing."""
 
-    def __init__(self, run: Run, rows: Mapping[str, EvalRow]) -> None:
+    def __init__(self, run: RunData, rows: Mapping[str, EvalRow]) -> None:
         self.run = run
         self.row = rows["rlft"]
         self._rows = rows

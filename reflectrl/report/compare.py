@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_way, tell_worst
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.series import largest_fall
 from reflectrl.report.tables import OUTDATED, print_line, print_rows
 from reflectrl.rollout.results import EvalRow
@@ -45,7 +45,7 @@ class Rows:
     reflections: str | None = None
     """A control, or another reflector's name; the recipe's own reflections if absent."""
 
-    def of(self, run: Run) -> dict[str, EvalRow]:
+    def of(self, run: RunData) -> dict[str, EvalRow]:
         """Return the rows of a run, by policy."""
         of_all_tasks = [row for row in run.rows if row.reflections == self.reflections and not row.group]
         rows = run.own_rows if self.reflections is None else of_all_tasks
@@ -139,7 +139,7 @@ def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -
     return float((differences > 0).mean() + 0.5 * (differences == 0).mean())
 
 
-def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Summary], list[str]]:
+def compare(runs: Sequence[RunData], rows: Rows, by: str = RECIPE) -> tuple[list[Summary], list[str]]:
     """Summarise runs in groups, in the order of the runs.
 
     Args:
@@ -181,7 +181,7 @@ def compare(runs: Sequence[Run], rows: Rows, by: str = RECIPE) -> tuple[list[Sum
     return summaries, remarks
 
 
-def repeats(runs: Sequence[Run]) -> list[str]:
+def repeats(runs: Sequence[RunData]) -> list[str]:
     """Return a sentence about each run that is another one again, such as a copy: it tells nothing of further seeds."""
     first: dict[str, str] = {}
     said = []
@@ -193,7 +193,7 @@ def repeats(runs: Sequence[Run]) -> list[str]:
     return said
 
 
-def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
+def group_runs(runs: Sequence[RunData], by: str = RECIPE) -> dict[str, list[RunData]]:
     """Return the runs of each group by its name; see ``compare``.
 
     Raises:
@@ -204,7 +204,7 @@ def group_runs(runs: Sequence[Run], by: str = RECIPE) -> dict[str, list[Run]]:
     known = {key for each in settings for key in each}
     if by != RECIPE and by not in known:
         raise InvalidInput(f"--by {by} is not a key of these recipes; {nearest(by, [RECIPE, *known])}")
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[RunData]] = {}
     for run, name in zip(runs, _names(settings, by), strict=True):
         groups.setdefault(name, []).append(run)
     return groups
@@ -248,7 +248,7 @@ def _summary(name: str, runs: Sequence[_Judged], first: Sequence[_Judged], rows:
     )
 
 
-def _judged(run: Run, wanted: Rows) -> _Judged | None:
+def _judged(run: RunData, wanted: Rows) -> _Judged | None:
     found = wanted.of(run)
     if wanted.policy not in found:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from reflectrl.core.metric import Metric, metrics_of
 from reflectrl.core.text import visible_line
 from reflectrl.report.markup import escaped
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.series import EXACT, measured_from_start, running_mean, stages, success_band, window
 from reflectrl.rollout.iteration import Iteration, Throughput
 
@@ -145,7 +145,7 @@ class _Line:
     """One metric of one run, without the iterations that did not record it."""
 
     number: int
-    run: Run
+    run: RunData
     points: Sequence[Iteration]
     values: Sequence[float]
 
@@ -155,7 +155,7 @@ def colour(number: int) -> str:
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
 
 
-def curves(runs: Sequence[Run]) -> str:
+def curves(runs: Sequence[RunData]) -> str:
     """Return the legend and all panels; empty where no run has trained."""
     trained = [(number, run) for number, run in enumerate(runs) if run.points]
     if not trained:
@@ -178,7 +178,7 @@ def _metric_of_group(field: str, group: str) -> Metric:
     return Metric(field, f"{metrics_of(Iteration)[field].title} of {escaped(group, 40)}", fraction=True)
 
 
-def _line(number: int, run: Run, record: type[Any], field: str) -> _Line:
+def _line(number: int, run: RunData, record: type[Any], field: str) -> _Line:
     """Return one run's metric; a file of throughputs may be shorter than the file of metrics."""
     if record is Throughput:
         pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]

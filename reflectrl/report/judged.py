@@ -39,7 +39,7 @@ _VERDICT = re.compile(r"^(good|mistake(: [^.]*)?)\. ")
 
 
 @dataclass(frozen=True)
-class Step:
+class JudgedStep:
     """One step of an evaluated episode."""
 
     taught: bool
@@ -60,10 +60,10 @@ class ReflectorAudit:
 
     row: EvalRow
     """The policy's row of the results."""
-    episodes: Sequence[Sequence[Step]]
+    episodes: Sequence[Sequence[JudgedStep]]
 
 
-def shares(episodes: Sequence[Sequence[Step]]) -> ReflectorShares:
+def shares(episodes: Sequence[Sequence[JudgedStep]]) -> ReflectorShares:
     """Return the fractions of the judged steps, and of the episodes."""
     steps = list(chain.from_iterable(episodes))
 
@@ -82,7 +82,7 @@ def shares(episodes: Sequence[Sequence[Step]]) -> ReflectorShares:
     )
 
 
-def _never_wrong(steps: Sequence[Step]) -> bool:
+def _never_wrong(steps: Sequence[JudgedStep]) -> bool:
     return all(step.standing_right for step in steps)
 
 
@@ -134,7 +134,9 @@ def taught_prompts(recipe: Recipe, run: Path) -> frozenset[str]:
     return frozenset(row.prompt.text for row in rows)
 
 
-def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]) -> Iterator[Step]:
+def judged_steps(
+    env: NatLangEnv, layout: PromptFormat, episode: Trajectory, taught: frozenset[str]
+) -> Iterator[JudgedStep]:
     """Replay an episode and judge each of its steps.
 
     Args:
@@ -152,7 +154,7 @@ def judged_steps(env: NatLangEnv, layout: PromptFormat, episode: Trajectory, tau
         best, action = hints.action, turn.decision.action
         env.step(action)
         hints = env.hints(turn.reflection if layout.carry else None)
-        yield Step(
+        yield JudgedStep(
             prompt in taught,
             said == wanted,
             without_verdict(said) == without_verdict(wanted),

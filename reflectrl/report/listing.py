@@ -7,7 +7,7 @@ from pathlib import Path
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import run_folders
 from reflectrl.core.text import first_line
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import steady_success
 from reflectrl.report.tables import print_rows
 from reflectrl.report.verdict import judged_row
@@ -45,7 +45,7 @@ def _line(path: Path) -> tuple[str, ...]:
     )
 
 
-def _stage(run: Run) -> str:
+def _stage(run: RunData) -> str:
     """Return the last stage that is done, or the one that was begun, with its iterations."""
     if not run.times:
         return "new"

@@ -14,7 +14,7 @@ from reflectrl.report import audit
 from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
-from reflectrl.report.runs import Run, total_dollars
+from reflectrl.report.runs import RunData, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
 from reflectrl.report.sources import Sources, read_sources
 from reflectrl.report.tables import (
@@ -61,7 +61,7 @@ _BEST = ("rlft", "sft", "remote", "base")
 """Policies by preference for the one that is shown first."""
 
 
-def write_report(runs: Sequence[Run], out: Path) -> Path:
+def write_report(runs: Sequence[RunData], out: Path) -> Path:
     """Write the report of ``runs`` to the file ``out``, all of it or nothing; returns ``out``.
 
     Raises:
@@ -72,7 +72,7 @@ def write_report(runs: Sequence[Run], out: Path) -> Path:
     return out
 
 
-def report_page(runs: Sequence[Run]) -> str:
+def report_page(runs: Sequence[RunData]) -> str:
     """Return the page; equal runs give an equal page.
 
     Its content security policy adds to the escaping: a browser runs our own scripts only, whatever the page holds.
@@ -102,7 +102,7 @@ def _script(name: str) -> str:
     return f"<script>{asset(name)}</script>"
 
 
-def _table(runs: Sequence[Run]) -> str:
+def _table(runs: Sequence[RunData]) -> str:
     waiting = "".join(
         f'<p class="note">{escaped(run.name)}: not evaluated yet; run <code>reflectrl eval</code> for it.</p>'
         for run in runs
@@ -126,7 +126,7 @@ def _table(runs: Sequence[Run]) -> str:
     return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
 
 
-def _comparison(runs: Sequence[Run]) -> str:
+def _comparison(runs: Sequence[RunData]) -> str:
     """Return the table that ``reflectrl compare`` prints; empty for one run, or where RLFT was not evaluated."""
     if len(runs) == 1 or not (rows := judged_of(runs)):
         return ""
@@ -151,7 +151,7 @@ def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     ]
 
 
-def _viewer(runs: Sequence[Run], sources: Sources) -> str:
+def _viewer(runs: Sequence[RunData], sources: Sources) -> str:
     """Return the viewer with its episodes, and sentences about those that are missing."""
     missing = "".join(f'<p class="note">{escaped(sentence)}</p>' for sentence in sources.missing)
     if not sources.found:
@@ -166,7 +166,7 @@ def _viewer(runs: Sequence[Run], sources: Sources) -> str:
     return f"{asset('viewer.html')}{silent}{missing}{blocks}{pictures}{index}{_script('viewer.js')}"
 
 
-def _index(runs: Sequence[Run], sources: Sources) -> str:
+def _index(runs: Sequence[RunData], sources: Sources) -> str:
     """Return the index of runs and sources, as JSON that cannot end its element."""
     of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
     value = {
@@ -186,7 +186,7 @@ def _index(runs: Sequence[Run], sources: Sources) -> str:
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _run(number: int, run: Run) -> str:
+def _run(number: int, run: RunData) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
     parts = (_fine_tuning(run), _curriculum(run), _ratings(run), _trials(run), _seconds(run) + _calls(run))
@@ -198,7 +198,7 @@ def _run(number: int, run: Run) -> str:
     )
 
 
-def _fine_tuning(run: Run) -> str:
+def _fine_tuning(run: RunData) -> str:
     """Return a table of the first, the best and the last check of each player; empty where nothing was held out."""
     rows = []
     for player, checks in run.sft.items():
@@ -218,7 +218,7 @@ def _fine_tuning(run: Run) -> str:
     return f'<h4>SFT</h4>{table("Supervised fine-tuning", head, rows, words=2)}<p class="note">{_CHECKS}</p>'
 
 
-def _curriculum(run: Run) -> str:
+def _curriculum(run: RunData) -> str:
     """Return a table of the stages of training; empty where there was none."""
     if not run.points:
         return ""
@@ -234,7 +234,7 @@ def _curriculum(run: Run) -> str:
     return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
 
 
-def _training(run: Run) -> str:
+def _training(run: RunData) -> str:
     summary = f"{len(run.points):,} iterations, {run.points[-1].env_steps:,} environment steps"
     if validated := measurements(run.points, "validation_success"):
         best, iteration = max((success, point.iteration) for point, success in validated)
@@ -249,7 +249,7 @@ def _training(run: Run) -> str:
     return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
 
 
-def _ratings(run: Run) -> str:
+def _ratings(run: RunData) -> str:
     """Return the audit of the run's rater; empty without one."""
     if not run.ratings:
         return ""
@@ -258,7 +258,7 @@ def _ratings(run: Run) -> str:
     return f'<h4>Ratings</h4>{parts}{levels}<p class="note">{escaped(audit.NOTE)}</p>'
 
 
-def _trials(run: Run) -> str:
+def _trials(run: RunData) -> str:
     """Return the table of the run's trials; empty without any."""
     if not run.trials:
         return ""
@@ -267,7 +267,7 @@ def _trials(run: Run) -> str:
     return f'<h4>Trials</h4>{drawn}<p class="note">{escaped(TRIAL_NOTE)}</p>'
 
 
-def _seconds(run: Run) -> str:
+def _seconds(run: RunData) -> str:
     if not run.times:
         return ""
     rows = [
@@ -279,7 +279,7 @@ def _seconds(run: Run) -> str:
     return f"<h4>Time</h4>{table('Seconds by stage', head, rows, words=1)}{note}"
 
 
-def _calls(run: Run) -> str:
+def _calls(run: RunData) -> str:
     if not run.calls:
         return ""
     rows = [

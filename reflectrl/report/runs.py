@@ -1,4 +1,4 @@
-"""``Run``: the contents of a run folder, read for display. Nothing here writes into it."""
+"""``RunData``: the contents of a run folder, read for display. Nothing here writes into it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """One run folder; a part whose stage has not run yet is empty."""
 
     name: str
@@ -120,7 +120,7 @@ class Run:
         return bool(self.rows) and any(time.name == "eval" and not time.done for time in self.times)
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[Path]) -> list[RunData]:
     """Read run folders; one that is given twice is read once.
 
     Raises:
@@ -138,7 +138,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     return runs
 
 
-def _read_run(path: Path, name: str) -> Run:
+def _read_run(path: Path, name: str) -> RunData:
     ledger = Ledger(path)
     if not (given := ledger.recipe()).exists():
         raise InvalidInput(
@@ -156,7 +156,7 @@ def _read_run(path: Path, name: str) -> Run:
     )
     values = _values(recipe)
     rlft, endpoints = section_at(values, "rlft"), endpoints_of(values)
-    return Run(
+    return RunData(
         name,
         path,
         recipe,
@@ -166,7 +166,7 @@ def _read_run(path: Path, name: str) -> Run:
         settings=dotted(values),
         episodes=int(_number(rlft, "episodes")),
         gamma=_number(rlft, "gamma", RLFTSettings.gamma),
-        reflector=str(section_at(values, "players.reflector").get("player", Run.reflector)),
+        reflector=str(section_at(values, "players.reflector").get("player", RunData.reflector)),
         seed=values["seed"] if isinstance(values.get("seed"), int) else None,
         origin=read_origin(path),
         times=_stage_times(ledger.stages),

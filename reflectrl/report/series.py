@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import wilson_interval
 
@@ -86,7 +86,7 @@ def running_mean(points: Sequence[Iteration], values: Sequence[float], width: in
     ]
 
 
-def success_band(run: Run) -> list[tuple[float, float]]:
+def success_band(run: RunData) -> list[tuple[float, float]]:
     """Return the 95 % Wilson interval of the success rate's running mean, with episodes as independent trials."""
     means, width = running_mean(run.points, [point.success for point in run.points]), window(len(run.points))
     seen = [min(width, place + 1) for _, stage in stages(run.points) for place in range(len(stage))]
@@ -95,7 +95,7 @@ def success_band(run: Run) -> list[tuple[float, float]]:
     ]
 
 
-def steady_success(run: Run) -> list[tuple[Iteration, float]]:
+def steady_success(run: RunData) -> list[tuple[Iteration, float]]:
     """Return the success rate's running mean in the last stage, where enough iterations are behind it."""
     means = running_mean(run.points, [point.success for point in run.points])
     _, places = stages(run.points)[-1]
@@ -122,7 +122,7 @@ class Fall:
         return self.best - self.last
 
 
-def largest_fall(run: Run) -> Fall | None:
+def largest_fall(run: RunData) -> Fall | None:
     """Return how far a training ended below its own best, in validation or else in training; ``None`` without any.
 
     Which weights were kept makes no difference.

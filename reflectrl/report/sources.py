@@ -18,7 +18,7 @@ from reflectrl.core.ledger import Ledger
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts.answers import thought_in
 from reflectrl.report.markup import MAX_CHARACTERS, excerpt
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
 
@@ -65,7 +65,7 @@ _NAME = 300
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedEpisode:
     """An episode, with its training records if it is from training."""
 
     trajectory: Trajectory
@@ -93,13 +93,13 @@ class _Texts:
         return self.menus.setdefault(actions, len(self.menus))
 
 
-def pack(episodes: Sequence[Recorded], album: Album) -> str:
+def pack(episodes: Sequence[RecordedEpisode], album: Album) -> str:
     """Return base64 of the compressed JSON of ``columns``; new pictures are added to ``album``."""
     text = json.dumps(columns(episodes, album), ensure_ascii=False, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def columns(episodes: Sequence[Recorded], album: Album) -> dict[str, Any]:
+def columns(episodes: Sequence[RecordedEpisode], album: Album) -> dict[str, Any]:
     """Return the object that viewer.js unpacks: ``texts``; ``menus`` as numbers of texts; ``episodes``.
 
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
@@ -115,7 +115,7 @@ def columns(episodes: Sequence[Recorded], album: Album) -> dict[str, Any]:
     return {"texts": list(seen.texts), "menus": menus, "episodes": packed}
 
 
-def _episode(recorded: Recorded, texts: _Texts) -> list[Any]:
+def _episode(recorded: RecordedEpisode, texts: _Texts) -> list[Any]:
     played = recorded.trajectory
     goal = played.turns[0].observation.task if played.turns else ""
     advantages = recorded.advantages or [None] * len(played.turns)
@@ -218,7 +218,7 @@ class Sources:
     """Base64 of PNG files, which the packed episodes name by their numbers."""
 
 
-def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
+def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Sources:
     """Read and pack the episodes of ``runs``, as many as ``limits`` allow.
 
     Raises:
@@ -257,8 +257,8 @@ def read_sources(runs: Sequence[Run], limits: PageLimits = LIMITS) -> Sources:
 
 
 def _evaluated(
-    run: Run, ledger: Ledger, most: int, missing: list[str]
-) -> Iterator[tuple[str, str, str, list[Recorded]]]:
+    run: RunData, ledger: Ledger, most: int, missing: list[str]
+) -> Iterator[tuple[str, str, str, list[RecordedEpisode]]]:
     """Yield key, label, policy and episodes of each evaluated policy; add to ``missing`` what is not there."""
     splits = len({row.split for row in run.rows})
     for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
@@ -271,10 +271,10 @@ def _evaluated(
         words = "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
         split = f", split {row.split}" if splits > 1 else ""
         if played:
-            yield key, f"{label}, {words}{split}", row.policy, [Recorded(trajectory) for trajectory in played]
+            yield key, f"{label}, {words}{split}", row.policy, [RecordedEpisode(trajectory) for trajectory in played]
 
 
-def _trained(run: Run, ledger: Ledger, most: int, missing: list[str]) -> list[Recorded]:
+def _trained(run: RunData, ledger: Ledger, most: int, missing: list[str]) -> list[RecordedEpisode]:
     """Return episodes of training, spread over its iterations; add to ``missing`` what is not there."""
     iterations = recorded_iterations(run.path)
     if not iterations:
@@ -285,14 +285,14 @@ def _trained(run: Run, ledger: Ledger, most: int, missing: list[str]) -> list[Re
     if len(iterations) > count:
         missing.append(f"{run.name}: of training, {count:,} of {len(iterations):,} recorded iterations are here.")
         iterations = [iterations[round(place * (len(iterations) - 1) / (count - 1))] for place in range(count)]
-    episodes: list[Recorded] = []
+    episodes: list[RecordedEpisode] = []
     for iteration in iterations:
         path = ledger.verify(training_episodes_file(iteration))
         played = _first(read_trajectories(path)[1], most, f"{run.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
         if (run.path / advantages_file(iteration)).is_file():
             given = _advantages(ledger.verify(advantages_file(iteration)), played, missing)
-        episodes += [Recorded(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
+        episodes += [RecordedEpisode(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
     return episodes
 
 

@@ -10,9 +10,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from reflectrl.core.profile import Part, Profile
+from reflectrl.core.profile import Profile, Timed
 from reflectrl.core.text import counted, visible
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.rollout.results import EvalRow, TrialRow, begin_alike
 
 TRIAL_WORDS = ("run", "policy", "memory", "split", "trial", "tasks")
@@ -23,7 +23,7 @@ TRIAL_NOTE = (
 )
 
 
-def trial_cells(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+def trial_cells(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
     """Return a row of ``TRIAL_HEADS`` for each trial of ``runs``, in order."""
     return [(run.name, *_cells(row)) for run in runs for row in run.trials]
 
@@ -71,7 +71,7 @@ _UNTRAINED = {"random": -1, "expert": 1}
 """Policies that no run trains, with their position: before or after all others."""
 
 
-def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
+def table_rows(runs: Sequence[RunData]) -> list[tuple[str, EvalRow]]:
     """Return the name of the run and the row, for all rows of all runs in order.
 
     The random policy and the expert appear once for all runs that agree on them to the last digit, as runs of one
@@ -87,7 +87,7 @@ def table_rows(runs: Sequence[Run]) -> list[tuple[str, EvalRow]]:
     return sorted(named, key=lambda pair: _UNTRAINED.get(pair[1].policy, 0))
 
 
-def played_on(runs: Sequence[Run]) -> list[str]:
+def played_on(runs: Sequence[RunData]) -> list[str]:
     """Return descriptions of the tasks, each once, with its split, and the names of the runs unless all share it."""
     named: dict[str, list[str]] = {}
     for run in runs:
@@ -119,7 +119,7 @@ def cells(run: str, row: EvalRow, heads: Sequence[str]) -> tuple[str, ...]:
     return (run, *(_CELLS[head](row) for head in heads[1:]))
 
 
-def print_table(runs: Sequence[Run]) -> None:
+def print_table(runs: Sequence[RunData]) -> None:
     """Print the results of ``runs``."""
     rows = table_rows(runs)
     heads = columns([row for _, row in rows])
@@ -173,7 +173,7 @@ def plain_console(width: int = 10_000) -> Console:
     return console
 
 
-def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
+def mean_iteration(iterations: Sequence[Mapping[str, Timed]]) -> dict[str, Timed]:
     """Return calls and seconds of each part in a mean iteration, the most expensive first.
 
     The first iteration, which warms up, is left out where there are others.
@@ -182,8 +182,8 @@ def mean_iteration(iterations: Sequence[Mapping[str, Part]]) -> dict[str, Part]:
     names = dict.fromkeys(name for iteration in counted for name in iteration)
     means = {}
     for name in names:
-        parts = [iteration.get(name, Part()) for iteration in counted]
-        means[name] = Part(round(fmean(part.calls for part in parts)), fmean(part.seconds for part in parts))
+        parts = [iteration.get(name, Timed()) for iteration in counted]
+        means[name] = Timed(round(fmean(part.calls for part in parts)), fmean(part.seconds for part in parts))
     return dict(sorted(means.items(), key=lambda item: -item[1].seconds))
 
 

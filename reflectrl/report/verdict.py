@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from reflectrl.report.causes import causes
 from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.report.series import largest_fall
 from reflectrl.report.tables import print_line
 from reflectrl.rollout.results import CLEAR, EvalRow, way_to_play
 
 
-def kept_and_played(run: Run) -> Iterator[str]:
+def kept_and_played(run: RunData) -> Iterator[str]:
     """Yield a sentence if RLFT has kept the weights that it began with, and one if it matters how they are played."""
     validated = run.validated
     if validated is not None and validated.iterations == 0:
@@ -29,7 +29,7 @@ def kept_and_played(run: Run) -> Iterator[str]:
         yield f"{how}."
 
 
-def _test(run: Run) -> str:
+def _test(run: RunData) -> str:
     """Return the success rates of both ways to play in an evaluation where they differ; empty where in none."""
     rates = {(row.split, row.mode): row.metrics.success for row in run.own_rows if row.policy == "rlft"}
     for (split, mode), sampled in rates.items():
@@ -49,7 +49,7 @@ _PLAYED = ("eval.split", "eval.tasks", "eval.max_tasks", "eval.env")
 """Keys of the evaluation in which they may not, because they decide what is played."""
 
 
-def verdict(runs: Sequence[Run]) -> list[str]:
+def verdict(runs: Sequence[RunData]) -> list[str]:
     """Return sentences on evaluated runs, with runs of equal recipes taken together; none if nothing was evaluated."""
     evaluated = [run for run in runs if judged_rows(run)]
     groups = group_runs(evaluated)
@@ -64,29 +64,29 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def print_verdict(runs: Sequence[Run]) -> None:
+def print_verdict(runs: Sequence[RunData]) -> None:
     """Print the verdict on ``runs``."""
     for sentence in verdict(runs):
         print_line(sentence)
 
 
-def judged_rows(run: Run) -> Rows | None:
+def judged_rows(run: RunData) -> Rows | None:
     """Return the rows of a run that the verdict is about, of the test if it was played; ``None`` without RLFT's."""
     splits = judged_splits(run)
     return Rows(split="test" if "test" in splits else splits[0]) if splits else None
 
 
-def judged_of(runs: Sequence[Run]) -> Rows | None:
+def judged_of(runs: Sequence[RunData]) -> Rows | None:
     """Return the rows in which several runs are compared: those that the first evaluated one is judged by."""
     return next(filter(None, map(judged_rows, runs)), None)
 
 
-def judged_splits(run: Run) -> list[str]:
+def judged_splits(run: RunData) -> list[str]:
     """Return the splits on which RLFT was evaluated with sampled actions."""
     return [row.split for row in run.own_rows if (row.policy, row.mode) == ("rlft", "sampled")]
 
 
-def judged_row(run: Run, policy: str, reflections: str | None = None) -> EvalRow | None:
+def judged_row(run: RunData, policy: str, reflections: str | None = None) -> EvalRow | None:
     """Return the row of a policy that the verdict is about, by default with the recipe's own reflections."""
     wanted = judged_rows(run)
     rows = run.own_rows if reflections is None else [row for row in run.rows if row.reflections == reflections]
@@ -94,13 +94,13 @@ def judged_row(run: Run, policy: str, reflections: str | None = None) -> EvalRow
     return found[0] if found else None
 
 
-def _estimates(group: Sequence[Run], policy: str, reflections: str | None = None) -> list[Interval]:
+def _estimates(group: Sequence[RunData], policy: str, reflections: str | None = None) -> list[Interval]:
     """Return the success of a policy in each run, over its tasks; none if a run lacks it."""
     found = [Interval.of(row.metrics) for run in group if (row := judged_row(run, policy, reflections))]
     return found if len(found) == len(group) else []
 
 
-def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
+def _gain(group: Sequence[RunData], name: str) -> Iterator[str]:
     each = _estimates(group, "rlft")
     if not each:
         return
@@ -117,7 +117,7 @@ def _gain(group: Sequence[Run], name: str) -> Iterator[str]:
         yield worst
 
 
-def _why(group: Sequence[Run], name: str) -> Iterator[str]:
+def _why(group: Sequence[RunData], name: str) -> Iterator[str]:
     """Yield a sentence on each proved cause of a low success, of the worst run of a group."""
     judged = [(run, row) for run in group if (row := judged_row(run, "rlft"))]
     run, _ = min(judged, key=lambda pair: pair[1].metrics.success)
@@ -127,9 +127,9 @@ def _why(group: Sequence[Run], name: str) -> Iterator[str]:
         yield f"{of}Why: {cause.why}. Try: {cause.remedy}."
 
 
-def _worth_of_reflections(groups: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> Iterator[str]:
     """Yield a sentence on each group with reflections, beside its twin without, or its own blank reflections."""
-    twins: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    twins: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
     for group in groups.values():
         if group[0].reflector == "none":
             twins.setdefault(_without_player(group[0]), []).extend(group)
@@ -166,7 +166,7 @@ def _dependence(words: Interval, numbers: str) -> str:
     return f"The policy {does} ({change.points}): {numbers}. A run without a reflector shows what they are worth."
 
 
-def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
+def _without_player(run: RunData) -> tuple[tuple[str, str], ...]:
     """Return the settings of a run, except those of the reflecting player and of how the evaluation is done."""
     return tuple(
         sorted(
@@ -177,7 +177,7 @@ def _without_player(run: Run) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _fall(run: Run) -> Iterator[str]:
+def _fall(run: RunData) -> Iterator[str]:
     going = any(time.name == "rlft" and not time.done for time in run.times)
     fall = None if going else largest_fall(run)
     if fall is not None and not fall.kept_best and fall.points >= LARGE_FALL:

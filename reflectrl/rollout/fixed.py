@@ -69,7 +69,7 @@ def play_all(
     return played
 
 
-class Team(Protocol):
+class Players(Protocol):
     """Policy and frozen players that play together: an ``Agent``, or a ``ReflectRLTrainer`` with its current policy."""
 
     @property
@@ -86,7 +86,7 @@ class Team(Protocol):
 
 
 def evaluate(
-    team: Team,
+    team: Players,
     env: Env,
     tasks: str | Sequence[Task] = "test",
     *,

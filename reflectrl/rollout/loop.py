@@ -14,10 +14,10 @@ from reflectrl.core.profile import part
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.prompts.views import State
+from reflectrl.rollout.protocol import AskHints, AskReading, EpisodeRequest, PlayAction, Reset
 from reflectrl.rollout.turn import Move, play_turn, rated, reads_hints
+from reflectrl.rollout.worker import Local, Pending, gather, send
 from reflectrl.seats.table import Seat, acting, check_roles
-from reflectrl.workers.env import Local, Pending, gather, send
-from reflectrl.workers.protocol import AskHints, AskReading, EpisodeRequest, Reset, Step
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _step(
         [slot.state for slot in slots], policy=policy, seats=seats, layout=layout, read=partial(_readings, slots)
     )
     starting = [seat.role for seat in seats if seat.when == "episode_start"]
-    _send(slots, [Step(move.decision.action) for move in moves])
+    _send(slots, [PlayAction(move.decision.action) for move in moves])
     return _each(_Slot.play, slots, moves, [starting] * len(slots))
 
 

@@ -11,8 +11,8 @@ from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.files import read_bytes, read_text, write_text
 from reflectrl.core.jsonl import drop_unfinished_line
-from reflectrl.memory.experience import Best, Experience, Keep, experience_of, is_kept
 from reflectrl.rollout.record import Header, append_records, read_records
+from reflectrl.seats.experience import Best, Experience, Keep, experience_of, is_kept
 
 FORMAT = "reflectrl-experiences"
 

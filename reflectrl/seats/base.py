@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from reflectrl.core import NatLangEnv, Trajectory
 from reflectrl.core.settings import Section, settings_fields
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.models.section import ModelSection, is_gguf
+from reflectrl.lm.section import ModelSection, is_gguf
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role
 
 if TYPE_CHECKING:  # torch and openai take seconds to import
     from reflectrl.endpoint.client import ChatClient
-    from reflectrl.engine.prefix_cache import PrefixCache
-    from reflectrl.models.load import LanguageModel
+    from reflectrl.lm.load import LanguageModel
+    from reflectrl.lm.prefix_cache import PrefixCache
 
 
 class SeatSection(Section):
@@ -74,7 +74,7 @@ class SeatSection(Section):
         """
         model = getattr(self, "model", None)
         if isinstance(model, ModelSection) and self.kind in ("local", "learned"):
-            from reflectrl.models.load import check_base
+            from reflectrl.lm.load import check_base
 
             check_base(model)
 

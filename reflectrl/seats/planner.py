@@ -12,15 +12,15 @@ from reflectrl.core import Utterance
 from reflectrl.core.messages import Messages
 from reflectrl.core.settings import Count, CountOrZero
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.memory.experience import goal
-from reflectrl.memory.retriever import Query, Retriever
-from reflectrl.models.section import ModelSection, need_trained
+from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.chats import plain_prompt, read_reflection
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
+from reflectrl.seats.experience import goal
 from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.retriever import Query, Retriever
 
 if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.client import ChatClient
@@ -130,7 +130,7 @@ class LocalText:
 
     def __init__(self, model: FrozenModel, *, max_new_tokens: int) -> None:
         """Ask ``model``; its answers have at most ``max_new_tokens`` tokens."""
-        from reflectrl.models.writer import LMReflector
+        from reflectrl.lm.writer import LMReflector
 
         lm, length = model.lm, model.max_length
         self._writer = LMReflector(

@@ -20,7 +20,7 @@ from reflectrl.core.messages import LabelChat, Messages
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count, Fraction
 from reflectrl.endpoint.endpoint import Endpoint
-from reflectrl.models.section import ModelSection, need_trained
+from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts import Menu, Prompt
 from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.players import Player
@@ -239,7 +239,7 @@ class LearnedRater:
     """
 
     def __init__(self, model: FrozenModel, questions: Questions) -> None:
-        from reflectrl.models.judge import LocalModel
+        from reflectrl.lm.judge import LocalModel
 
         self._questions = questions
         self._model = LocalModel(model.lm, questions.scale, max_length=model.max_length)
@@ -253,7 +253,7 @@ class LearnedRater:
 
 def episode_prompt(questions: Questions, view: View) -> Prompt:
     """Return the question for the level of a whole episode as plain text, before a learned rater's answer."""
-    from reflectrl.models.judge import RATING_CUE
+    from reflectrl.lm.judge import RATING_CUE
 
     scale = questions.scale
     return plain_prompt(questions.whole(view), RATING_CUE, Menu(scale.levels, scale.labels))
@@ -370,7 +370,7 @@ def make(section: RaterPlayerSection, bench: Bench) -> Player:
     if section.player == "learned":
         check_trained_as(section)
         return LearnedRater(frozen, questions)
-    from reflectrl.models.judge import LocalModel
+    from reflectrl.lm.judge import LocalModel
 
     return Rater(LocalModel(frozen.lm, scale, max_length=frozen.max_length), questions, section.votes)
 

@@ -200,7 +200,7 @@ def reflector_chat(prompt: Prompt) -> Messages:
 
 def frozen_reflector(section: ReflectorPlayerSection, model: FrozenModel) -> CachedPlayer:
     """Return the frozen reflector that writes with a local ``model``."""
-    from reflectrl.models.writer import LMReflector
+    from reflectrl.lm.writer import LMReflector
 
     return LMReflector(
         model.lm.model,

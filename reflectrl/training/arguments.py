@@ -15,18 +15,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.reuse import prefix_cache_for
-from reflectrl.engine.seeding import seeded
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.load import LanguageModel, load_model, new_model
-from reflectrl.models.pictures import Pictures, read_pictures
-from reflectrl.models.policy import LMPolicy, TrainablePolicy
-from reflectrl.models.reflecting import ReflectingPolicy, reflects
-from reflectrl.models.section import ModelSection
-from reflectrl.models.thinking import writing_policy
-from reflectrl.models.tokenizer import end_with_text, label_ids
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import LanguageModel, load_model, new_model
+from reflectrl.lm.pictures import Pictures, read_pictures
+from reflectrl.lm.policy import LMPolicy, TrainablePolicy
+from reflectrl.lm.reflecting import ReflectingPolicy, reflects
+from reflectrl.lm.reuse import prefix_cache_for
+from reflectrl.lm.section import ModelSection
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.thinking import writing_policy
+from reflectrl.lm.tokenizer import end_with_text, label_ids
+from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode

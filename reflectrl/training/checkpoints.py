@@ -33,8 +33,8 @@ from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.files import fresh_place, in_one_move, open_regular
 from reflectrl.core.jsonl import decode, encode, read_json
 from reflectrl.core.text import first_line
-from reflectrl.models.load import no_progress_bars
-from reflectrl.models.safe_files import check_file
+from reflectrl.lm.load import no_progress_bars
+from reflectrl.lm.safe_files import check_file
 from reflectrl.rollout.record import HOLDERS, with_images, without_images
 
 if TYPE_CHECKING:

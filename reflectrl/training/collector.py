@@ -12,19 +12,19 @@ from reflectrl.config.training import Stage
 from reflectrl.core import Decision, InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
-from reflectrl.engine.head import in_eval_mode
-from reflectrl.models.policy import TrainablePolicy
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.head import in_eval_mode
+from reflectrl.lm.policy import TrainablePolicy
+from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import wins_and_episodes
 from reflectrl.rollout.turn import policy_views
+from reflectrl.rollout.worker import Local, Pending
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat, acting
 from reflectrl.training.batch import StepSample
 from reflectrl.training.learner import Weights, using
-from reflectrl.workers.env import Local, Pending
 
 
 class _Expert(ExpertPolicy):

@@ -18,9 +18,9 @@ from reflectrl.config.training import ThoughtTerm
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.seeds import derive_seed
-from reflectrl.engine.sequences import split
-from reflectrl.models.policy import TrainablePolicy
-from reflectrl.models.thinking import WritingPolicy
+from reflectrl.lm.policy import TrainablePolicy
+from reflectrl.lm.sequences import split
+from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import thought_of
 from reflectrl.rollout.record import with_images, without_images

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from reflectrl.config.training import NOVELTY
 from reflectrl.core import Trajectory
-from reflectrl.models.policy import Scores, TrainablePolicy
-from reflectrl.models.reflecting import ReflectingPolicy
-from reflectrl.models.thinking import WritingPolicy
+from reflectrl.lm.policy import Scores, TrainablePolicy
+from reflectrl.lm.reflecting import ReflectingPolicy
+from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts.players import CountsMisses
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.metrics import outcome_means

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
-from reflectrl.engine.sequences import Tokens
+from reflectrl.lm.sequences import Tokens
 from reflectrl.rollout.iteration import SFTProgress, best_check, check_scores
 from reflectrl.training.learner import Weights, copy_weights, load_weights
 from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample

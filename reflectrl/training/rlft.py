@@ -28,8 +28,8 @@ from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
-from reflectrl.models.load import save_model
-from reflectrl.models.policy import Scores
+from reflectrl.lm.load import save_model
+from reflectrl.lm.policy import Scores
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player, Remembers
 from reflectrl.rollout import Episode

@@ -30,12 +30,12 @@ from trl import SFTConfig, SFTTrainer
 from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import Stop
-from reflectrl.engine.head import add_choice_head
-from reflectrl.engine.seeding import seeded
-from reflectrl.engine.sequences import Tokens, padded
-from reflectrl.models.encode import PromptEncoder
-from reflectrl.models.load import LanguageModel, no_progress_bars
-from reflectrl.models.tokenizer import label_ids
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import LanguageModel, no_progress_bars
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.sequences import Tokens, padded
+from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
 from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.training.checkpoints import (

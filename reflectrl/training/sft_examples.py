@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from reflectrl.core import InvalidInput
-from reflectrl.engine.sequences import Tokens
-from reflectrl.models.encode import PromptBatch, PromptEncoder, action_distribution
+from reflectrl.lm.encode import PromptBatch, PromptEncoder, action_distribution
+from reflectrl.lm.sequences import Tokens
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 

@@ -15,7 +15,7 @@ from run_folders import evaluated, iteration
 from reflectrl.config import load_recipe
 from reflectrl.core.origin import read_origin
 from reflectrl.pipeline.sweep import read_seeds
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learning.py"
 TINY = (
@@ -56,7 +56,7 @@ def test_the_published_rows_are_those_of_the_arms(env: str) -> None:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[Run]:
+def runs(tmp_path: Path) -> list[RunData]:
     """Runs that start at 50 % success and end at 90, 70 and 80 % with reflection, and at 75 % without it."""
     scores = {("default", 10): 0.9, ("default", 11): 0.7, ("avx2", 10): 0.8}
     for (rounding, seed), success in scores.items():
@@ -67,7 +67,7 @@ def runs(tmp_path: Path) -> list[Run]:
     return read_runs(sorted(tmp_path.iterdir()))
 
 
-def test_a_row_has_the_mean_and_the_worst_run_of_an_arm(runs: list[Run]) -> None:
+def test_a_row_has_the_mean_and_the_worst_run_of_an_arm(runs: list[RunData]) -> None:
     about = ENVIRONMENTS["line"]
     rows = learned("line", (about.silent, about.reflecting, *about.ablations), runs)
     assert [row[:4] for row in rows] == [
@@ -76,7 +76,7 @@ def test_a_row_has_the_mean_and_the_worst_run_of_an_arm(runs: list[Run]) -> None
     assert rows[1][4:7] == ["80 [49, 94]", "70", "+20"]
 
 
-def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_open(runs: list[Run]) -> None:
+def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_open(runs: list[RunData]) -> None:
     rows = {name: dict(zip(CONTROLS, cells, strict=True)) for _, name, *cells in controls("line", runs)}
     assert rows["sampled"]["**RLFT**"] == "**80** ± 25"
     assert rows["sampled"]["RLFT, without"] == "**75** ± 0"
@@ -84,7 +84,7 @@ def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_ope
     assert rows["greedy"]["blank"] == "-"
 
 
-def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: list[Run], tmp_path: Path) -> None:
+def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: list[RunData], tmp_path: Path) -> None:
     page = tmp_path / "learning.md"
     page.write_text(f"<!-- learning -->\n{table(('environment', 'trained', *SHOWN, 'minutes'), [])}\n<!-- end -->\n")
     about = ENVIRONMENTS["line"]

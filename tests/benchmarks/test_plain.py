@@ -11,9 +11,9 @@ from engine_sides import asks, iteration, plain_reflector, policy, reflector, tr
 from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
 
 from reflectrl.config.training import PPO, EntropyBonus
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.policy import LMPolicy
+from reflectrl.lm.writer import LMReflector
 from reflectrl.rollout import rollout
 from reflectrl.seats.table import reflecting
 from reflectrl.training.objective import Objective

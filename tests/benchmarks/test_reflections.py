@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from reflections import accuracy
 
-from reflectrl.report.judged import Step
+from reflectrl.report.judged import JudgedStep
 
 
 def test_shares_are_of_steps_and_of_whole_episodes() -> None:
-    right = Step(taught=True, right=True, standing_right=True, good=True, success=True)
-    misjudged = Step(taught=False, right=False, standing_right=True, good=False, success=True)
-    wrong = Step(taught=False, right=False, standing_right=False, good=False, success=False)
+    right = JudgedStep(taught=True, right=True, standing_right=True, good=True, success=True)
+    misjudged = JudgedStep(taught=False, right=False, standing_right=True, good=False, success=True)
+    wrong = JudgedStep(taught=False, right=False, standing_right=False, good=False, success=False)
     assert accuracy("line", [[right, misjudged], [replace(right, success=False), wrong]])[1:] == [
         *("4", "50 (of 4)"),
         *("100 (of 2)", "0 (of 2)"),  # whole reflections

@@ -63,7 +63,7 @@ def test_warnings_of_libraries_are_hidden_unless_they_are_asked_for(tmp_path: Pa
         "except SystemExit: pass\n"
         "logging.getLogger('bitsandbytes.backends.cpu.ops').warning('Failed to load CPU gemm_4bit_forward')\n"
         "warnings.warn('will change', FutureWarning)\n"
-        "logging.getLogger('reflectrl.models.load').warning('ours')\n"
+        "logging.getLogger('reflectrl.lm.load').warning('ours')\n"
         "logging.getLogger('an.environment').warning('an author')\n"
     )
     assert in_a_new_home(tmp_path, "-c", code).stderr == "ours\nan author\n"

@@ -9,7 +9,7 @@ from reflectrl.config import load_recipe
 from reflectrl.config.environment import RecipeEnvs, recipe_env
 from reflectrl.config.schema import EnvSection
 from reflectrl.core import InvalidInput
-from reflectrl.workers.env import WorkerEnv
+from reflectrl.rollout.worker import WorkerEnv
 
 
 def test_the_recipe_s_options_are_overridden_by_a_stage_s_and_its_dataset_is_that_of_the_run(tmp_path: Path) -> None:

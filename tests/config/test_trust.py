@@ -20,10 +20,10 @@ from reflectrl.config.trust import FIELDS, TRUSTED, for_play, kind_of, remember,
 from reflectrl.core import InvalidInput
 from reflectrl.core.layout import AGENT, LOCK, RECIPE
 from reflectrl.core.settings import section_of, sections_of, settings_fields
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.section import ModelSection
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.run import Run
+from reflectrl.pipeline.run import Run
 
 SERVER = "https://elsewhere.example/v1"
 WISHES = {

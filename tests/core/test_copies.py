@@ -13,7 +13,7 @@ from corridor import Corridor
 from reflectrl.core import InvalidInput, NatLangEnv, Task
 from reflectrl.core.errors import EnvFailed
 from reflectrl.core.extras import TextSpace
-from reflectrl.workers.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerPool
 
 WAYS = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
 

@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 
 from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.envs.gymnasium_game import GymnasiumGame
-from reflectrl.workers.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerPool
 
 LAKE = {"success_reward": 1.0, "actions": ["left", "down", "right", "up"], "make": {"is_slippery": False}}
 TAXI = {"success_reward": 20, "actions": ["south", "north", "east", "west", "pick up", "drop off"], "horizon": 20}

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tiny_models import LABELS, save_tiny
 
 from reflectrl.core import InvalidInput
-from reflectrl.models.load import load_model, new_model, save_model
-from reflectrl.models.section import LoraSection, ModelSection
+from reflectrl.lm.load import load_model, new_model, save_model
+from reflectrl.lm.section import LoraSection, ModelSection
 
 LORA = {"lora": LoraSection(r=2)}
 

@@ -20,7 +20,7 @@ from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import verdict
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.fixed import evaluate
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 pytestmark = pytest.mark.slow
 

@@ -20,19 +20,19 @@ from reflectrl.config.training import Stage, ThoughtTerm
 from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.memory import Retriever
-from reflectrl.memory.neural import HiddenStates
-from reflectrl.models.judge import LocalModel
-from reflectrl.models.load import LanguageModel
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.judge import LocalModel
+from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.base import FrozenModel
 from reflectrl.seats.corrector import LocalCorrector
 from reflectrl.seats.memory import Memory
+from reflectrl.seats.neural import HiddenStates
 from reflectrl.seats.planner import LocalText, Planner
 from reflectrl.seats.rater import Rater
+from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
 from reflectrl.training.rlft import ReflectRLTrainer
 

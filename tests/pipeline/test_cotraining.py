@@ -14,7 +14,7 @@ from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT, training_episodes_file
 from reflectrl.pipeline import STAGES
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 TRAINED = (
     "model.lora={r: 4, alpha: 8}",

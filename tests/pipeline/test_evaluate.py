@@ -26,7 +26,7 @@ from reflectrl.report.verdict import verdict
 from reflectrl.rollout.metrics import episode_metrics
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 pytestmark = pytest.mark.slow
 

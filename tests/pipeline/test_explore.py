@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from reflectrl.cli.app import app
 from reflectrl.config import Recipe, dump_recipe, load_recipe
 from reflectrl.core import InvalidInput, Turn
-from reflectrl.models.builtin import make_base
-from reflectrl.models.load import load_model, save_model
+from reflectrl.lm.builtin import make_base
+from reflectrl.lm.load import load_model, save_model
 from reflectrl.pipeline.live_explore import expert, explore, trained
 from reflectrl.prompts import PromptFormat, labels
 

@@ -18,8 +18,8 @@ from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
 from reflectrl.report import report
 from reflectrl.rollout.record import read_trajectories
-from reflectrl.serving.server import load_served_agent
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
+from reflectrl.share.server import load_served_agent
 
 RECIPE = "gym_cards/nano_number_line_image_nothought"
 SMALL = (

@@ -21,7 +21,7 @@ from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.live_play import trained
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 pytestmark = pytest.mark.slow
 

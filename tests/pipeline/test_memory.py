@@ -14,7 +14,6 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, make_env
 from reflectrl.data_gen.rows import read_rows
-from reflectrl.memory.experience import Experience, goal
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.pipeline.folder import RunFolder, read_recipe
@@ -23,9 +22,10 @@ from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.rollout.store import EpisodeStore
+from reflectrl.seats.experience import Experience, goal
 from reflectrl.seats.memory import Memory, MemoryPlayerSection
 from reflectrl.seats.others import ExpertPolicy
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 pytestmark = pytest.mark.slow
 SHOWN = "Done before: "

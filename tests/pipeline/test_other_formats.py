@@ -18,8 +18,8 @@ from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.live_explore import trained as explorer
 from reflectrl.pipeline.live_play import trained
 from reflectrl.report import report
-from reflectrl.serving.server import load_served_agent
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
+from reflectrl.share.server import load_served_agent
 
 RECIPE = load_recipe("number_line/nano")
 DOORS: dict[str, Callable[[Path], object]] = {

@@ -16,10 +16,10 @@ from trained_runs import play_stages, small_recipe
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, register_env
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.packages import local_name
+from reflectrl.lm.packages import local_name
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]  # peft asks for an old name
 CONTEXT = 512

@@ -12,7 +12,7 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import read_rows
-from reflectrl.models.load import LanguageModel, save_model
+from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views

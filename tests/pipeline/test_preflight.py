@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import section_at
 from reflectrl.core.settings import sections_of, settings_fields
 from reflectrl.data_gen.generate import Spending
-from reflectrl.models.section import ModelSection
+from reflectrl.lm.section import ModelSection
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.preflight import preflight

@@ -14,7 +14,7 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.models.load import LanguageModel, save_model
+from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs

@@ -24,7 +24,7 @@ from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
-from reflectrl.serving.server import load_served_agent
+from reflectrl.share.server import load_served_agent
 
 pytestmark = pytest.mark.slow
 REMEMBERING = (

@@ -19,7 +19,7 @@ from reflectrl.core.layout import AGENT
 from reflectrl.core.origin import FORMAT
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, markdown, model_card
-from reflectrl.report.runs import Run
+from reflectrl.report.runs import RunData
 from reflectrl.rollout.iteration import Iteration
 from reflectrl.rollout.metrics import EpisodeMetrics
 from reflectrl.rollout.results import EvalRow
@@ -48,7 +48,7 @@ def row(policy: str = "rlft", **changes: Any) -> EvalRow:
 
 def card(*overrides: str, rows: tuple[EvalRow, ...] = (row(),), **changes: Any) -> Card:
     points = tuple(decode(Iteration, iteration(number), "a line") for number in range(7))
-    run = Run("run", Path("run"), "", rows, points, ())
+    run = RunData("run", Path("run"), "", rows, points, ())
     values = {"agent": AGENT_FILE, "policy": "policy", "adapter": False, "base": None, **changes}
     return Card(run, load_recipe("number_line/nano", overrides), **values)
 

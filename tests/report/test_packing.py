@@ -11,11 +11,11 @@ from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
-from reflectrl.report.sources import MAX_ACTIONS, Album, PageLimits, Recorded, columns, read_sources
+from reflectrl.report.sources import MAX_ACTIONS, Album, PageLimits, RecordedEpisode, columns, read_sources
 
 
 def packed(*played):
-    return columns([Recorded(trajectory) for trajectory in played], Album())
+    return columns([RecordedEpisode(trajectory) for trajectory in played], Album())
 
 
 def only_step(played):

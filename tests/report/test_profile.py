@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reflectrl.core.profile import Part, profiling
+from reflectrl.core.profile import Timed, profiling
 from reflectrl.report.tables import print_profile
 
 
@@ -12,8 +12,8 @@ def printed(capsys, *iterations):
 
 
 def test_the_table_has_calls_seconds_and_shares_without_the_first_iteration_which_warms_up(capsys):
-    first, second = {"policy: act": Part(99, 9.0)}, {"policy: act": Part(10, 1.0), "rollout": Part(1, 1.0)}
-    lines = printed(capsys, first, second, {"policy: act": Part(20, 2.0)})
+    first, second = {"policy: act": Timed(99, 9.0)}, {"policy: act": Timed(10, 1.0), "rollout": Timed(1, 1.0)}
+    lines = printed(capsys, first, second, {"policy: act": Timed(20, 2.0)})
     assert lines[1:4] == [
         ["policy:", "act", "15", "1.500", "75%"],  # the most expensive first
         ["rollout", "0.500", "25%"],

@@ -17,7 +17,7 @@ from reflectrl.core import Choice, Decision, make_env
 from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
-from reflectrl.report.judged import Step, audit_reflector, judged_steps, shares, without_verdict
+from reflectrl.report.judged import JudgedStep, audit_reflector, judged_steps, shares, without_verdict
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -82,9 +82,9 @@ def test_judgements_of_all_environments_are_left_out() -> None:
 
 
 def test_shares_are_of_steps_and_of_whole_episodes() -> None:
-    right = Step(taught=True, right=True, standing_right=True, good=True, success=True)
-    misled = Step(taught=False, right=False, standing_right=False, good=False, success=False)
-    lost = Step(taught=True, right=True, standing_right=True, good=True, success=False)
+    right = JudgedStep(taught=True, right=True, standing_right=True, good=True, success=True)
+    misled = JudgedStep(taught=False, right=False, standing_right=False, good=False, success=False)
+    lost = JudgedStep(taught=True, right=True, standing_right=True, good=True, success=False)
     assert asdict(shares([[right, right], [lost, misled]])) == {
         "steps": 4,
         **{"right": 0.75, "right_taught": 1.0, "right_new": 0.0, "good_when_right": 1.0, "good_when_wrong": 0.0},

@@ -23,7 +23,7 @@ from reflectrl.endpoint.journal import PaidReply, RejectedCall
 from reflectrl.report import report
 from reflectrl.report.curves import curves
 from reflectrl.report.markup import escaped
-from reflectrl.report.runs import Run, read_runs
+from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import running_mean, success_band
 from reflectrl.report.tables import print_table, table_rows
 from reflectrl.rollout.iteration import Iteration, Throughput
@@ -225,7 +225,7 @@ def points(*values, stage="main"):
 
 
 def trained(name, line):
-    return Run(name, Path(name), "", (), tuple(line), ())
+    return RunData(name, Path(name), "", (), tuple(line), ())
 
 
 def titles(drawn):

@@ -24,11 +24,11 @@ from reflectrl.prompts.players import CachedPlayer, Player
 from reflectrl.prompts.views import State
 from reflectrl.report.judged import judged_steps
 from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.pool import WorkerPool
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.seats.others import ExpertPolicy
 from reflectrl.seats.reflector import ExpertReflector, RemoteReflector, ScriptedReflector
 from reflectrl.seats.table import reflecting, view
-from reflectrl.workers.pool import WorkerPool
 
 register_env("note", Note)
 LAYOUT = PromptFormat(history=0, carry=True)

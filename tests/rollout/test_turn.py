@@ -17,13 +17,13 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.chats import policy_chat
 from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout import Episode, play_turn, rollout
+from reflectrl.rollout.pool import WorkerPool
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.turn import policy_views, states_of
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import MOMENTS, Seat, reflecting, view
 from reflectrl.training.batch import scored, step_samples, weighted_rewards
-from reflectrl.workers.pool import WorkerPool
 
 LAYOUT = PromptFormat(history=2, labels="letters")
 REWARD, SPOILER, OPTION = 0.123456789, "the spoiler of the expert", "the answer in the options"

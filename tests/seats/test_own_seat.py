@@ -22,7 +22,7 @@ from reflectrl.report import report
 from reflectrl.rollout import policy_views
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.seats.own import own_seat
-from reflectrl.sharing.export import export_run
+from reflectrl.share.export import export_run
 
 MODULE = '''
 from collections import Counter

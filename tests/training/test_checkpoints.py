@@ -27,9 +27,9 @@ from transformers import AutoModelForCausalLM
 from reflectrl.config.training import Replay, Stage
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.load import new_model
-from reflectrl.models.section import LoraSection
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.load import new_model
+from reflectrl.lm.section import LoraSection
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 
 

@@ -9,8 +9,8 @@ from tiny_rlft import config, run
 from reflectrl.config.advantage import GAE, ValueHead
 from reflectrl.config.training import PPO, EntropyTarget, Stage, Term, Terms, Validation
 from reflectrl.core import InvalidInput
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.section import LoraSection
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.section import LoraSection
 from reflectrl.prompts import PromptFormat
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat

@@ -11,11 +11,11 @@ from tiny_rlft import Killed, Run, ppo, run, value_head
 
 from reflectrl.config.training import Stage, Term, Terms
 from reflectrl.core import InvalidInput
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.load import LanguageModel
-from reflectrl.models.reflecting import ACTING, REFLECTING, add_reflector
-from reflectrl.models.section import LoraSection
-from reflectrl.models.tokenizer import label_ids
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.reflecting import ACTING, REFLECTING, add_reflector
+from reflectrl.lm.section import LoraSection
+from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts.format import AFTER_THOUGHT, before_reflection, with_reflection
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.checkpoints import last_checkpoint

@@ -14,7 +14,7 @@ from tiny_sft import fine_tune
 from reflectrl.config.training import Stage
 from reflectrl.core import WorkFailed
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.load import new_model
+from reflectrl.lm.load import new_model
 from reflectrl.training.checkpoints import last_checkpoint
 
 ROWS = [reflector_row("|T:P|", " Mistake."), policy_row("|T:P|", "2")]

@@ -8,9 +8,9 @@ import pytest
 from remembered import OneHot, past
 from tiny_rlft import Run, run
 
-from reflectrl.memory import Retriever
 from reflectrl.prompts.rating import Scale
 from reflectrl.seats.memory import Memory
+from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
 
 RATED = {"rewards": {"rater": 1.0, "env": 0.0}, "gamma": 0.97}

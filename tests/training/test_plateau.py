@@ -10,11 +10,11 @@ from tiny_models import LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny
 from tiny_sft import fine_tune
 
 from reflectrl.config.schema import SFTPlayerSection
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.load import new_model
-from reflectrl.models.tokenizer import label_ids
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.encode import PromptEncoder, action_distribution
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import new_model
+from reflectrl.lm.tokenizer import label_ids
+from reflectrl.lm.writer import LMReflector
 from reflectrl.rollout.iteration import SFTProgress, best_check
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.plateau import FALL, MAX_ROWS, Plateau, Scored, held_out_rows, words_of

@@ -16,11 +16,11 @@ from tiny_rlft import Killed, config, ppo, run, value_head
 from reflectrl.config.advantage import LeaveOneOut, NoBaseline, StepGroup
 from reflectrl.config.training import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
-from reflectrl.engine.head import try_head
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.section import LoraSection
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.head import try_head
+from reflectrl.lm.section import LoraSection
+from reflectrl.lm.writer import LMReflector
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.turn import policy_views

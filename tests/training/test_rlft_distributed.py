@@ -15,8 +15,8 @@ from reflectrl.config.advantage import rewards_to_go
 from reflectrl.config.training import RLFTSettings
 from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.encode import action_distribution
+from reflectrl.lm.encode import action_distribution
+from reflectrl.lm.head import add_choice_head
 from reflectrl.rollout import episode_metrics
 from reflectrl.training.batch import step_samples, weighted_rewards
 from reflectrl.training.rewards import Novelty, RewardScale

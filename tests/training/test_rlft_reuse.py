@@ -10,10 +10,10 @@ from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run, value_head
 
 from reflectrl.config.training import EntropyBonus, Stage, Terms
-from reflectrl.engine.seeding import seeded
-from reflectrl.models.adapters import add_lora
-from reflectrl.models.load import adopt_kernels
-from reflectrl.models.section import LoraSection, ModelSection
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.load import adopt_kernels
+from reflectrl.lm.section import LoraSection, ModelSection
+from reflectrl.lm.seeding import seeded
 from reflectrl.prompts import History
 
 pytestmark = pytest.mark.numerical
@@ -119,7 +119,7 @@ def test_a_policy_that_cannot_reuse_is_trained_all_the_same_with_a_warning(tmp_p
     model = language_model("recurrent_gemma")
     before = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
     done, passes = trained(tmp_path, model, episodes=2, learning_rate=0.01)
-    (warning,) = [record for record in caplog.records if record.name == "reflectrl.engine.reuse"]
+    (warning,) = [record for record in caplog.records if record.name == "reflectrl.lm.reuse"]
     assert "the policy" in warning.getMessage()
     assert passes.plain
     assert not passes.slots

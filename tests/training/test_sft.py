@@ -12,12 +12,12 @@ from tiny_sft import fine_tune
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
-from reflectrl.engine.head import add_choice_head
-from reflectrl.models.encode import PromptEncoder, action_distribution
-from reflectrl.models.load import LanguageModel, load_model, new_model, save_model
-from reflectrl.models.section import LoraSection
-from reflectrl.models.tokenizer import label_ids
-from reflectrl.models.writer import LMReflector
+from reflectrl.lm.encode import PromptEncoder, action_distribution
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import LanguageModel, load_model, new_model, save_model
+from reflectrl.lm.section import LoraSection
+from reflectrl.lm.tokenizer import label_ids
+from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.sft_examples import TextExample, action_losses, text_losses

@@ -19,11 +19,11 @@ from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
 from reflectrl.config.training import RLFTSettings, Stage, Terms, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.endpoint.client import ChatClient
-from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.load import LanguageModel
-from reflectrl.models.policy import LMPolicy
-from reflectrl.models.thinking import writing_policy
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.policy import LMPolicy
+from reflectrl.lm.thinking import writing_policy
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.rollout import Episode, rollout

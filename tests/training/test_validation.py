@@ -15,9 +15,9 @@ from torch import nn
 
 from reflectrl.config.training import Stage, Validation
 from reflectrl.core import Observation, Task, Trajectory
-from reflectrl.engine.head import add_choice_head
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.models.policy import LMPolicy
+from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.policy import LMPolicy
 from reflectrl.rollout import Episode
 from reflectrl.rollout.fixed import evaluate
 from reflectrl.rollout.results import Validated

@@ -1,1 +1,0 @@
-"""The inference engine: masked action head, KV cache, prefix tree, decoding."""

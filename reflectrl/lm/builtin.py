@@ -1,0 +1,121 @@
+"""``builtin/nano``: a small GPT-2, or a small LLaVA for images, written once as an ordinary model folder.
+
+So everything runs offline, through the same code that loads any other model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import (
+    CLIPVisionConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from reflectrl.lm.load import BUILTIN, LanguageModel, save_model
+from reflectrl.lm.pictures import Pictures, read_pictures
+from reflectrl.lm.section import BuiltinSection, ModelSection
+from reflectrl.lm.seeding import seeded
+from reflectrl.lm.tokenizer import train_tokenizer
+
+IMAGE = "<image>"
+"""Token of an image in the LLaVA's vocabulary."""
+
+
+def make_base(
+    section: ModelSection, folder: Path, *, corpus: Sequence[str], labels: Sequence[str], seed: int
+) -> ModelSection:
+    """Return ``section`` with a base that can be loaded: ``builtin/nano`` is written to ``folder``, other names stay.
+
+    Args:
+        section: the recipe's model.
+        folder: folder of the built-in model; the same inputs write the same bytes.
+        corpus: texts that the tokenizer is trained on: the run's SFT rows, of both players.
+        labels: menu labels, each of which becomes one token.
+        seed: seed of the initial weights.
+
+    """
+    if section.name != BUILTIN:
+        return section
+    shape = section.builtin
+    tokenizer = train_tokenizer(
+        corpus, labels, pieces=shape.pieces, vocabulary=shape.vocabulary, max_length=section.max_length
+    )
+    make = _llava if section.images else _gpt2
+    with seeded(seed):
+        lm = make(shape, tokenizer, section.max_length)
+    save_model(lm, folder)
+    return section.model_copy(update={"name": str(folder)})
+
+
+def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=max_length,
+        n_embd=shape.width,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        activation_function="relu",  # a fifth of the step time of GPT-2's own at this size
+        # dropout would make the probabilities that sampling and training see differ
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
+
+
+def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
+    """Return a LLaVA that reads an image as one token a patch."""
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE]})
+    image, side = tokenizer.convert_tokens_to_ids(IMAGE), shape.image_size
+    sizes = {
+        "hidden_size": shape.width,
+        "intermediate_size": 4 * shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+    }
+    seen = CLIPVisionConfig(**sizes, image_size=side, patch_size=shape.patch_size)
+    text = LlamaConfig(
+        **sizes,
+        vocab_size=len(tokenizer),
+        max_position_embeddings=max_length,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config = LlavaConfig(
+        vision_config=seen,
+        text_config=text,
+        image_token_id=image,
+        vision_feature_layer=-1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model: PreTrainedModel = LlavaForConditionalGeneration(config)
+    processor = LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(
+            size={"shortest_edge": side},
+            crop_size={"height": side, "width": side},
+            image_mean=[1.0] * 3,  # white becomes 0, so that drawings stand out even before training
+            image_std=[0.5] * 3,
+        ),
+        tokenizer=tokenizer,
+        patch_size=shape.patch_size,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,  # the token of the whole image, which this strategy leaves out
+        image_token=IMAGE,
+    )
+    read_pictures(model, Pictures(processor, config, BUILTIN))
+    return LanguageModel(model, tokenizer)

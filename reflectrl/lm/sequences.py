@@ -1,0 +1,189 @@
+"""Token sequences as model input: padded rows, or prefix trees that hold shared prefixes once.
+
+A prefix tree is one row of tokens in which each token attends to its own prefix only, so tokens that the steps of many
+episodes share are computed once. Both forms give the same hidden states and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from reflectrl.lm.path_attention import Paths
+
+Tokens = tuple[int, ...]
+_CHUNK_TOKENS = 64
+"""Minimum number of tokens of a chunk in path attention."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Prefix tree of sequences, in depth-first order, so that a token comes after its prefix."""
+
+    tokens: NDArray[np.int64]
+    """(T,) token ids."""
+    positions: NDArray[np.int64]
+    """(T,) position of each token in its sequences, from 0."""
+    exits: NDArray[np.int64]
+    """(T,) end of the subtree below each token: token i attends to token j if ``j <= i < exits[j]``."""
+    ends: NDArray[np.int64]
+    """(N,) index in ``tokens`` of the last token of each sequence."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Input of one forward pass, and the positions in it where sequences end."""
+
+    input_ids: Tensor
+    """(B, T) token ids."""
+    last: Tensor
+    """(N,) flat position of the last token of each of N sequences, ``row * T + column``."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of ``forward``, empty for padded rows; else ``position_ids`` (B, T), an additive float
+    ``attention_mask`` (B, 1, T, L), and optionally ``past_key_values`` or ``paths``."""
+    tree: Tree | None = None
+    """Prefix tree of the sequences; ``None`` for padded rows."""
+
+
+def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
+    """Return N sequences as U distinct rows, padded on the right, where causal attention does not see the padding."""
+    number: dict[Tokens, int] = {}
+    index = [number.setdefault(row, len(number)) for row in rows]
+    width = max(map(len, number))
+    # padded with the last token of each row; any id would do, because nothing attends to it
+    ids = torch.tensor([row + row[-1:] * (width - len(row)) for row in number], device=device)
+    ends = [len(row) - 1 for row in number]
+    return Inputs(ids, torch.tensor([row * width + ends[row] for row in index], device=device))
+
+
+def make_tree(rows: Sequence[Tokens]) -> Tree:
+    """Return the prefix tree of ``rows``."""
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    tokens: list[int] = []
+    positions: list[int] = []
+    path: list[int] = []
+    ends = np.zeros(len(rows), dtype=np.int64)
+    exits = np.full(sum(map(len, rows)), -1)
+    before: Tokens = ()
+    for index in order:
+        row = rows[index]
+        length = _common(before, row)
+        exits[path[length:]] = len(tokens)
+        path[length:] = range(len(tokens), len(tokens) + len(row) - length)
+        tokens += row[length:]
+        positions += range(length, len(row))
+        ends[index] = path[-1]
+        before = row
+    exits[path] = len(tokens)
+    return Tree(np.array(tokens), np.array(positions), exits[: len(tokens)], ends)
+
+
+def _common(one: Tokens, other: Tokens) -> int:
+    """Return the length of the prefix that both sequences share."""
+    stop = min(len(one), len(other))
+    if one[:stop] == other[:stop]:
+        return stop
+    return int((np.array(one[:stop]) != np.array(other[:stop])).argmax())
+
+
+def read_tree(rows: Sequence[Tokens], model: PreTrainedModel, *, path_attention: bool | None = None) -> Inputs:
+    """Return the input of one forward pass of ``model`` over the prefix tree of ``rows``; ``last`` is in their order.
+
+    Without ``path_attention``, the input has a mask over the whole tree. The default is ``model.path_attention``, which
+    ``refusal`` sets, or true if the model has not been checked.
+    """
+    if len(set(rows)) == 1:  # without branches, causal attention is sufficient and faster
+        return padded(rows, model.device)
+    tree = make_tree(rows)
+    ids, positions, exits = torch.from_numpy(np.stack([tree.tokens, tree.positions, tree.exits])).to(model.device)
+    extra: dict[str, Any] = {"position_ids": positions[None]}
+    if getattr(model, "path_attention", True) if path_attention is None else path_attention:
+        extra["paths"] = _paths(tree, exits, model.dtype)
+        extra["attention_mask"] = exits.new_zeros(1, 1, 1, 1, dtype=model.dtype)  # else transformers makes a (T, T) one
+    else:
+        places = torch.arange(len(exits), device=model.device)[None]
+        extra["attention_mask"] = _mask(places, places, exits, model.dtype)
+    return Inputs(ids[None], torch.from_numpy(tree.ends).to(model.device), extra, tree)
+
+
+def _paths(tree: Tree, exits: Tensor, dtype: torch.dtype) -> Paths:
+    """Return chunks of half the length of a sequence, with which path attention is cheapest."""
+    tokens = len(tree.tokens)
+    size = max(_CHUNK_TOKENS, int(tree.positions.max()) // 2)
+    size = -(-tokens // -(-tokens // size))
+    starts = range(0, tokens, size)
+    found = [
+        np.concatenate([np.flatnonzero(tree.exits[:start] > start), np.arange(start, min(start + size, tokens))])
+        for start in starts
+    ]
+    width = -(-max(map(len, found)) // 8) * 8  # a multiple of 8, which GPU kernels require of a mask
+    keys = np.full((len(found), width), tokens)
+    for row, places in zip(keys, found, strict=True):
+        row[: len(places)] = places
+    padded_keys = torch.from_numpy(keys).to(exits.device)
+    # padding after the last token attends like the last token: a softmax over no keys is NaN
+    queries = torch.arange(len(starts) * size, device=exits.device).clamp_max(tokens - 1).view(-1, size)
+    return Paths(padded_keys.clamp_max(tokens - 1), _mask(queries, padded_keys, exits, dtype))
+
+
+def _mask(queries: Tensor, keys: Tensor, exits: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the (C, 1, n, L) mask for positions ``queries`` (C, n) and ``keys`` (C, L) of a tree."""
+    until = exits[keys.clamp_max(len(exits) - 1)]
+    sees = (keys[:, None] <= queries[:, :, None]) & (queries[:, :, None] < until[:, None])
+    return additive(sees[:, None], dtype)
+
+
+def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 0 for ``sees``, else the smallest finite number: eager attention would add booleans without an error."""
+    return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+
+
+def shares_enough(rows: Sequence[Tokens], width: int) -> bool:
+    """Return whether a prefix tree of ``rows`` is cheaper than padded rows for a model of ``width``, with gradients.
+
+    A token costs ``24 width²`` operations per layer, and ``4 width`` for each key. A token of a tree has as many keys
+    as the longest sequence and half a chunk; a token of a row has half as many as the longest sequence, because causal
+    attention skips the rest.
+    """
+    distinct = sorted(set(rows))
+    padded_tokens = sum(map(len, distinct))
+    tree_tokens = padded_tokens - sum(_common(one, other) for one, other in pairwise(distinct))
+    longest = max(map(len, distinct), default=0)
+    return tree_tokens * (6 * width + 1.5 * longest) < padded_tokens * (6 * width + 0.5 * longest)
+
+
+def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[int]]:
+    """Divide an update into forward passes of at most ``tokens`` tokens, padding included.
+
+    Args:
+        rows: the sequences; equal ones are always in the same pass.
+        tokens: maximum number of tokens of a forward pass; a longer sequence has a separate pass.
+        trees: read each pass as a tree of sequences that are neighbours in lexicographic order and share the longest
+            prefixes; otherwise as padded rows of similar length.
+
+    Yields:
+        Indices in ``rows`` of the sequences of a pass.
+
+    """
+    same: dict[Tokens, list[int]] = {}
+    for index, row in enumerate(rows):
+        same.setdefault(row, []).append(index)
+    part: list[int] = []
+    count = size = 0
+    before: Tokens = ()
+    for row in sorted(same) if trees else sorted(same, key=len):
+        after = size + len(row) - _common(before, row) if trees else len(row) * (count + 1)
+        if part and after > tokens:
+            yield part
+            part, count, after = [], 0, len(row)
+        part += same[row]
+        count, size, before = count + 1, after, row
+    yield part

@@ -1,0 +1,311 @@
+"""Policies that write before they act (RL4VLM, section 4): a thought and then a label, or thought and action in JSON.
+
+The text is sampled token by token, and scored by one forward pass over prompt and text, at the same temperature. Values
+are estimated before anything is written, so a baseline does not depend on the text or the action.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from reflectrl.core import Choice, Decision, Written
+from reflectrl.lm.decode import Sampler
+from reflectrl.lm.encode import PromptBatch, PromptEncoder, over_menus
+from reflectrl.lm.head import in_eval_mode
+from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.policy import LMPolicy, Part, Scores, parts
+from reflectrl.lm.prefix_cache import PrefixCache
+from reflectrl.lm.sequences import Tokens, padded
+from reflectrl.lm.writer import Writer
+from reflectrl.prompts import Prompt, PromptFormat
+from reflectrl.prompts.answers import json_answer, read_answer
+from reflectrl.prompts.format import AFTER_THOUGHT
+from reflectrl.prompts.views import MenuView
+
+
+class WritingPolicy(LMPolicy):
+    """Base class of the policies that write a text before the action, or the action itself as text."""
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: PromptEncoder,
+        tokenizer: Any,
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        greedy: bool = False,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:
+        """Act with ``model``, whose texts have at most ``max_new_tokens`` tokens, sampled at ``temperature``."""
+        super().__init__(model, encoder, greedy=greedy, prefix_cache=prefix_cache)
+        self._tokenizer = tokenizer
+        self._temperature = temperature
+        self._writer = Writer(model, tokenizer, max_new_tokens=max_new_tokens, prefix_cache=prefix_cache)
+        self._after = self._cue()
+
+    def forget(self) -> None:
+        """Drop all cached states: the weights have changed."""
+        super().forget()
+        self._writer.forget()
+
+    @torch.no_grad()
+    def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
+        """Write a text, with tokens sampled by ``draws`` (or the most probable ones), and act accordingly."""
+        prompts = self._prompts(views)
+        with in_eval_mode(self._model):
+            values = self._values(prompts)
+            sampler = Sampler(draws, 0.0 if self._greedy else self._temperature)
+            texts = self._writer.write(prompts, sampler)
+            written = [self._written(ids, sampler, number) for number, ids in enumerate(texts)]
+            rows = [self._row(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
+            decisions = self._decide_after(views, rows, written, [_second(draw) for draw in draws])
+        return [replace(decision, value=value) for decision, value in zip(decisions, values, strict=True)]
+
+    def rows(self, views: Sequence[MenuView], decisions: Sequence[Decision]) -> list[Tokens]:
+        """Return the token ids of each prompt and of the text after it."""
+        prompts = self._prompts(views)
+        return [self._row(prompt, text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
+
+    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
+        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included."""
+        return parts(self.rows(views, decisions), views, decisions, max_tokens=max_tokens, trees=False)
+
+    def score(self, part: Part, model: Any = None) -> Scores:
+        """Score decisions with gradient; ``model``, if given, is the policy's own model wrapped for several processes.
+
+        Raises:
+            ValueError: a decision of a policy that writes nothing.
+
+        """
+        texts = [text_of(decision) for decision in part.decisions]
+        inputs = padded(part.rows, self._base.device)
+        batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
+        places, firsts = self._places(texts, inputs.last)
+        logits, values, words = (self._model if model is None else model)(
+            input_ids=inputs.input_ids,
+            choice_ids=batch.choice_ids,
+            last=inputs.last,
+            written=places,
+            firsts=firsts,
+            **inputs.extra,
+        )
+        vocabulary = (words.float() / self._temperature).log_softmax(-1)
+        ids = torch.tensor([token for text in texts for token in text.ids], device=places.device)
+        logprobs = vocabulary.gather(1, ids[:, None])[:, 0]
+        return self._scores(part, batch, logits, values, _Tokens(texts, logprobs, vocabulary))
+
+    def to_imitate(self, prompt: Prompt, thought: str, action: str) -> tuple[Tokens, Tokens, int] | None:
+        """Return the tokens of a prompt, those of a text with a given thought, and how many of these are the thought.
+
+        ``None`` for a text that is longer than any at play: texts to imitate are never truncated.
+        """
+        text, tokens = self._text_with(thought, action)
+        if len(text) > self._writer.max_new_tokens:
+            return None
+        return self._encoder.tokens(prompt, self._writer.max_new_tokens + len(self._after)), text, tokens
+
+    def was_truncated(self, decision: Decision) -> bool:
+        """Return whether a text was cut off at the maximum length, before the token that ends it."""
+        return text_of(decision).ids[-1] != self._writer.end
+
+    def _prompts(self, views: Sequence[MenuView]) -> list[Tokens]:
+        return self._encoder.rows([view.prompt for view in views], self._writer.max_new_tokens + len(self._after))
+
+    def _row(self, prompt: Tokens, text: Written) -> Tokens:
+        """Return prompt, text and cue; the token that ended the text is predicted, but never read."""
+        return (*prompt, *self._read(text), *self._after)
+
+    def _read(self, text: Written) -> Tokens:
+        return text.ids[:-1] if text.ids[-1] == self._writer.end else text.ids
+
+    def _places(self, texts: Sequence[Written], last: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (M,) positions whose logits predict the tokens of texts, and (N,) indices of each text's first."""
+        counts = [len(text.ids) for text in texts]
+        before = [
+            len(self._read(text)) + len(self._after) - at  # tokens from a position to the last one
+            for text in texts
+            for at in range(len(text.ids))
+        ]
+        repeated = last.repeat_interleave(torch.tensor(counts, device=last.device))
+        firsts = torch.tensor([0, *accumulate(counts[:-1])], device=last.device)
+        return repeated - torch.tensor(before, device=last.device), firsts
+
+    def _written(self, ids: Sequence[int], sampler: Sampler, number: int) -> Written:
+        """Return a sampled text, with the token that ended it unless it was truncated."""
+        whole = (*ids, self._writer.end) if len(ids) < self._writer.max_new_tokens else (*ids,)
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return Written(text, whole, sampler.logprobs(number, len(whole)), len(whole))
+
+    def _values(self, prompts: Sequence[Tokens]) -> list[float]:
+        """Return the (N,) values of the states that ``prompts`` show; the prefixes of these are then cached."""
+        values = [0.0] * len(prompts)
+        if hasattr(self._base, "value_head"):
+            for indices, inputs in self._passes(prompts):
+                label = inputs.input_ids.new_zeros(1)  # any id but the prompt's own, maybe a picture's
+                _, found = self._model(input_ids=inputs.input_ids, choice_ids=label, last=inputs.last, **inputs.extra)
+                for index, value in zip(indices, found.tolist(), strict=False):
+                    values[index] = value
+        return values
+
+    @abstractmethod
+    def _cue(self) -> Tokens:
+        """Return the tokens between a text and the label of the action; none if the text names the action."""
+
+    @abstractmethod
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
+        """Return the tokens of a text with a given thought, and how many of them are the thought."""
+
+    @abstractmethod
+    def _decide_after(
+        self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
+    ) -> list[Decision]:
+        """Return the decisions after ``texts``; ``rows`` end with the texts and the cue."""
+
+    @abstractmethod
+    def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:
+        """Return the scores of a part from (N, A) logits of labels, (N,) values and the tokens of the texts."""
+
+
+class _Tokens:
+    """Tokens of N texts one after the other, with their probabilities under the present policy."""
+
+    def __init__(self, texts: Sequence[Written], logprobs: Tensor, vocabulary: Tensor) -> None:
+        device = logprobs.device
+        self.count = len(texts)
+        self.logprobs = logprobs
+        """(M,) natural log of the probability of each token."""
+        self.vocabulary = vocabulary
+        """(M, V) natural log of the probability of each token of the vocabulary at each position."""
+        self.number = torch.tensor([n for n, text in enumerate(texts) for _ in text.ids], device=device)
+        self.in_thought = torch.tensor(
+            [at < text.action_start for text in texts for at in range(len(text.ids))], device=device
+        )
+        """(M,) true for tokens before the action."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the (N,) sums of (M,) values over the tokens of each text."""
+        return values.new_zeros(self.count).index_add(0, self.number, values)
+
+
+class ThinkingPolicy(WritingPolicy):
+    """Writes a thought, then answers with one label of the menu: legal by construction."""
+
+    def _cue(self) -> Tokens:
+        return self._encoder.continuation(AFTER_THOUGHT)
+
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:  # noqa: ARG002 - the label is not a part of it
+        ids = (*self._encoder.continuation(PromptFormat.completion(thought)), self._writer.end)
+        return ids, len(ids)
+
+    def _decide_after(
+        self, views: Sequence[MenuView], rows: Sequence[Tokens], texts: Sequence[Written], draws: Sequence[float]
+    ) -> list[Decision]:
+        decisions = self._choose(views, rows, draws)
+        return [having_written(text, decision) for decision, text in zip(decisions, texts, strict=True)]
+
+    def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:
+        distribution = over_menus(logits, batch)
+        chosen = torch.tensor([decision.choice.index for decision in part.decisions], device=logits.device)
+        return Scores(
+            distribution.log_prob(chosen),
+            distribution.entropy(),
+            values,
+            distribution.logits,
+            tokens.total(tokens.logprobs),
+        )
+
+
+class JSONPolicy(WritingPolicy):
+    """Writes thought and action as one JSON object; if it names no legal action, a random one is played."""
+
+    def _cue(self) -> Tokens:
+        return ()
+
+    def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
+        text = PromptFormat.completion(json_answer(thought, action))
+        ids = (*self._encoder.continuation(text), self._writer.end)
+        return ids, token_at(self._tokenizer, ids, text.rindex('"action"'))
+
+    def _decide_after(
+        self,
+        views: Sequence[MenuView],
+        rows: Sequence[Tokens],  # noqa: ARG002 - nothing is read after the text
+        texts: Sequence[Written],
+        draws: Sequence[float],
+    ) -> list[Decision]:
+        return [self._decided(view, text, draw) for view, text, draw in zip(views, texts, draws, strict=True)]
+
+    def _decided(self, view: MenuView, text: Written, draw: float) -> Decision:
+        """Return the action that a text names, or a random one; its logprob is that of the text from the action on."""
+        answer = read_answer(text.text, view.menu)
+        start = token_at(self._tokenizer, text.ids, answer.action_start)
+        index = int(draw * len(view.menu.actions)) if answer.index is None else answer.index
+        written = replace(text, action_start=start, legal=answer.index is not None)
+        logprob = sum(text.logprobs[start:])
+        return Decision(view.menu.actions[index], logprob, -logprob, Choice(index, (), written))
+
+    def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:  # noqa: ARG002
+        entropies = -(tokens.vocabulary.exp() * tokens.vocabulary).sum(-1)
+        return Scores(
+            tokens.total(tokens.logprobs * ~tokens.in_thought),
+            tokens.total(entropies * ~tokens.in_thought),
+            values,
+            values.new_zeros(len(values), 0),
+            tokens.total(tokens.logprobs * tokens.in_thought),
+        )
+
+
+def writing_policy(
+    mode: Literal["thought_choice", "json"],
+    lm: LanguageModel,
+    encoder: PromptEncoder,
+    *,
+    max_new_tokens: int,
+    temperature: float,
+    greedy: bool = False,
+    prefix_cache: PrefixCache | None = None,
+) -> WritingPolicy:
+    """Return the policy of an action mode that writes text; see ``WritingPolicy``."""
+    kind = ThinkingPolicy if mode == "thought_choice" else JSONPolicy
+    return kind(
+        lm.model,
+        encoder,
+        lm.tokenizer,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        greedy=greedy,
+        prefix_cache=prefix_cache,
+    )
+
+
+def token_at(tokenizer: Any, ids: Tokens, character: int) -> int:
+    """Return the index in ``ids`` of the token that holds a character of their text; ``len(ids)`` if none does."""
+    decoded = (tokenizer.decode(ids[: at + 1], skip_special_tokens=True) for at in range(len(ids)))
+    lengths = accumulate(map(len, decoded), max)  # a part of a character may be decoded to more than the whole one
+    return next((at for at, length in enumerate(lengths) if length > character), len(ids))
+
+
+def text_of(decision: Decision) -> Written:
+    """Return what was written before an action."""
+    if decision.choice.written is None:
+        raise ValueError("a decision of a policy that writes nothing was given to one that does")
+    return decision.choice.written
+
+
+def having_written(text: Written, decision: Decision) -> Decision:
+    """Return a decision with the text that was written before it."""
+    return replace(decision, choice=replace(decision.choice, written=text))
+
+
+def _second(draw: float) -> float:
+    """Return a draw for the action that does not depend on the draws of the tokens before it."""
+    return random.Random(repr(draw)).random()

@@ -1,0 +1,175 @@
+"""``Writer`` generates text after prompts, by the engine or ``transformers``; ``LMReflector`` is the frozen player."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from reflectrl.core import Utterance
+from reflectrl.lm.decode import Sampler, write
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.head import in_eval_mode
+from reflectrl.lm.prefix_cache import PrefixCache
+from reflectrl.lm.sequences import Tokens
+from reflectrl.prompts import Prompt
+from reflectrl.prompts.players import CachedPlayer
+
+
+class SamplerProcessor(LogitsProcessor):
+    """Logits processor that leaves ``generate`` no choice but the sampler's token."""
+
+    def __init__(self, sampler: Sampler, first: int = 0) -> None:
+        self._sampler = sampler
+        self._first = first  # index of the first row's sequence
+        self._written = 0  # number of tokens of each text
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002 - the signature of transformers
+        """Return (N, V) scores: 0 for the token that was chosen, minus infinity for all others."""
+        places = [(self._first + row, self._written) for row in range(len(scores))]
+        chosen = self._sampler.choose(scores, places)
+        self._written += 1
+        return torch.full_like(scores, -torch.inf).scatter_(1, torch.tensor(chosen, device=scores.device)[:, None], 0.0)
+
+
+@contextmanager
+def _without_settings(model: Any) -> Iterator[None]:
+    """Take away the model's own ``generation_config``, from which ``generate`` would complete any that it is given.
+
+    Its penalties and suppressed tokens would change what texts are sampled from, but not what they are scored with.
+    """
+    theirs, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = theirs
+
+
+class Writer:
+    """Writes with a language model until a token ends the text.
+
+    With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed again;
+    without it, ``generate`` of ``transformers`` does everything, with at most ``batch_size`` prompts at a time. A text
+    ends with the tokenizer's end-of-text token, or with one of ``ends``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_new_tokens: int,
+        batch_size: int = 256,
+        prefix_cache: PrefixCache | None = None,
+        ends: Sequence[int] = (),
+    ) -> None:
+        self.max_new_tokens = max_new_tokens
+        self.end = tokenizer.eos_token_id
+        """Token that ends a text."""
+        self._model = model
+        self._pad = tokenizer.pad_token_id
+        self._batch_size = batch_size
+        self._prefix_cache = prefix_cache
+        self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._ends = frozenset({self.end, *ends})
+
+    def forget(self) -> None:
+        """Drop key-value states, which decide the last bits of logits: the state of a new process."""
+        if self._prefix_cache is not None:
+            self._prefix_cache.clear()
+
+    def write(self, rows: Sequence[Tokens], sampler: Sampler) -> list[list[int]]:
+        """Return the ids of the text after each row, at most ``max_new_tokens``, without the token that ends it."""
+        with in_eval_mode(self._model):
+            if self._prefix_cache is None:
+                firsts = range(0, len(rows), self._batch_size)
+                return [ids for first in firsts for ids in self._generate(rows, first, sampler)]
+            return write(self._base, self._prefix_cache, rows, sampler, ends=self._ends, limit=self.max_new_tokens)
+
+    @torch.no_grad()
+    def _generate(self, rows: Sequence[Tokens], first: int, sampler: Sampler) -> list[list[int]]:
+        """Generate like ``write`` for the rows of a batch, with transformers alone."""
+        batch = rows[first : first + self._batch_size]
+        width = max(len(row) for row in batch)
+        device, pictures = self._model.device, getattr(self._base, "pictures", None)
+        ids = torch.tensor([[self._pad] * (width - len(row)) + [*row] for row in batch], device=device)
+        settings = GenerationConfig(
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=sorted(self._ends),
+            pad_token_id=self._pad,
+        )
+        with _without_settings(self._base):
+            written = self._base.generate(
+                **({"input_ids": ids} if pictures is None else pictures.inputs(ids, self._base.dtype)),
+                attention_mask=torch.tensor(
+                    [[0] * (width - len(row)) + [1] * len(row) for row in batch], device=device
+                ),
+                logits_processor=LogitsProcessorList([SamplerProcessor(sampler, first)]),
+                generation_config=settings,
+            )[:, width:].tolist()
+        stops = [next((at for at, token in enumerate(ids) if token in self._ends), len(ids)) for ids in written]
+        return [ids[:stop] for ids, stop in zip(written, stops, strict=True)]
+
+
+class LMReflector(CachedPlayer):
+    """Reflects with a causal language model.
+
+    At temperature 0 the words depend on the prompt only and the model never changes, so the reflections of
+    ``cache_size`` prompts are cached; sampled reflections never are.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int,
+        max_new_tokens: int = 100,
+        temperature: float = 0.0,
+        cache_size: int = 100_000,
+        batch_size: int = 256,
+        prefix_cache: PrefixCache | None = None,
+        ends: Sequence[int] = (),
+    ) -> None:
+        """Reflect with ``model``; see ``Writer`` for the last three."""
+        super().__init__(0 if temperature > 0 else cache_size)
+        self._model = model
+        self._tokenizer = tokenizer
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        pictures = getattr(base, "pictures", None)
+        self._encoder = PromptEncoder(tokenizer, (), max_length, pictures=pictures)
+        self._temperature = temperature
+        self._writer = Writer(
+            model,
+            tokenizer,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+            prefix_cache=prefix_cache,
+            ends=ends,
+        )
+
+    def speaks_with(self, model: Any) -> bool:
+        """Return whether ``model`` is the one that reflects (single player)."""
+        return self._model is model
+
+    def clear(self) -> None:
+        """Drop all cached reflections and states, since the weights have changed (single player)."""
+        super().clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop cached states, see ``Writer.forget``."""
+        self._writer.forget()
+
+    def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
+        """Return one utterance per prompt, at most ``max_new_tokens`` tokens each."""
+        rows = self._encoder.all_tokens(prompts, reserve=self._writer.max_new_tokens)
+        said = self._writer.write(rows, Sampler(draws, self._temperature))
+        texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
+        return [Utterance(" ".join(text.split()), len(ids)) for text, ids in zip(texts, said, strict=True)]

@@ -1,1 +1,0 @@
-"""Local language models: loading, tokenizers, the action head, the policy and the reflector that play with them."""

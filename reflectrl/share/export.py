@@ -1,0 +1,326 @@
+"""``export_run``: a run's agent as a folder whose players load without this library.
+
+the policy's weights, configuration and tokenizer  reflector/  agent.json  recipe.yaml  README.md  example.py
+example.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from huggingface_hub import metadata_load, try_to_load_from_cache
+from safetensors import SafetensorError, safe_open
+from yaml import YAMLError
+
+from reflectrl.config import Recipe, dump_recipe
+from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.trust import remember
+from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.errors import raised
+from reflectrl.core.files import in_one_move, read_text, write_text
+from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
+from reflectrl.lm.load import BUILTIN, load_model, save_model
+from reflectrl.lm.safe_files import check_folder
+from reflectrl.lm.section import ModelSection, package_of
+from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
+from reflectrl.pipeline.team import Team
+from reflectrl.report.card import Base, Card, model_card
+from reflectrl.report.runs import read_runs
+from reflectrl.rollout.results import read_validated, write_validated
+from reflectrl.share.example import write_example
+from reflectrl.share.scrub import Scrubber
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_REPLACED = [*PLAYER_FILES, f"{REFLECTOR}/*", "example.py", "example.json"]
+"""Files deleted from the repository if the folder lacks them: an old adapter would be loaded beside merged weights, and
+the example of an earlier agent would be wrong."""
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether ``name`` has the form OWNER/NAME."""
+    return bool(_NAME.fullmatch(name)) and not re.search(r"\.\.|--|\.git$|[.-]$", name)
+
+
+def check_push(name: str) -> str:
+    """Check what can be checked before the export, and return the token.
+
+    Raises:
+        InvalidInput: the name is invalid, there is no token, or the process may not go online.
+
+    """
+    from huggingface_hub import get_token
+    from huggingface_hub.constants import is_offline_mode
+
+    if not is_hub_name(name):
+        raise InvalidInput(f"--push-to-hub {name!r} was given; expected OWNER/NAME, such as me/taxi-agent.")
+    if is_offline_mode():
+        raise InvalidInput("--push-to-hub was given but HF_HUB_OFFLINE is set; unset it to go online.")
+    token = get_token()
+    if token is None:
+        raise InvalidInput(
+            "--push-to-hub needs a hub token with write permission; run `hf auth login`, or set HF_TOKEN."
+        )
+    return token
+
+
+def push(folder: Path, name: str, *, private: bool = False) -> str:
+    """Create the repository ``name`` if there is none, upload ``folder``, and return its address.
+
+    Raises:
+        InvalidInput: see ``check_push``; the token lacks the permission, or a repository that should be private exists
+            and is public.
+        WorkFailed: the hub cannot be reached, or refused the upload.
+
+    """
+    token = check_push(name)
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="reflectrl")
+    try:
+        url = api.create_repo(name, private=private or None, exist_ok=True)
+        if private and not api.repo_info(name).private:  # the hub leaves a repository as public as it is
+            raise InvalidInput(
+                f"--private was given but {name!r} is on the hub already and public; nothing was uploaded: make it "
+                "private there, choose another name, or leave out --private."
+            )
+        api.upload_folder(
+            folder_path=folder,
+            repo_id=name,
+            delete_patterns=_REPLACED,
+            commit_message="Upload an agent trained with reflectrl",
+        )
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise InvalidInput(
+                f"the hub refused to write {name!r} ({status}): the token is wrong or lacks the permission; run "
+                "`hf auth login` with another one, or choose another name."
+            ) from error
+        raise _failed(folder, name, f"the hub answered with status {status}") from error
+    except InvalidInput:
+        raise
+    except Exception as error:  # noqa: BLE001 - includes errors of the HTTP and storage libraries below
+        raise _failed(folder, name, f"it {raised(error)}".replace(token, "[token]")) from error
+    return str(url)
+
+
+def _failed(folder: Path, name: str, why: str) -> WorkFailed:
+    return WorkFailed(
+        f"the upload to {name!r} failed: {why}; the export in {folder} is complete, so run the command again."
+    )
+
+
+_ADAPTER = "adapter_config.json"
+_WRITTEN = (*PLAYER_FILES, REFLECTOR, AGENT, RECIPE, "README.md", "example.py", "example.json")
+"""Patterns of the names that an export writes into its folder."""
+_SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
+"""Suffixes of the files that are copied from a player's folder; never a pickle."""
+
+
+def export_run(
+    run: Path, out: Path | None = None, *, merge: bool = False, tell: Callable[[str], None] = lambda _: None
+) -> Path:
+    """Write the agent of a run folder to ``out``, and return that path.
+
+    Args:
+        run: the run folder; its latest policy is exported.
+        out: a new folder, or an earlier export, which is replaced in one move; ``export`` in the run if absent.
+        merge: merge adapters into their base; always done for a base that is neither on the hub nor in a package.
+        tell: receives a line for everything unusual about the export.
+
+    Raises:
+        InvalidInput: ``run`` is not a run folder, has no policy or a damaged part, or ``out`` is not an export.
+        WorkFailed: the disk refused to write.
+
+    """
+    out = run / "export" if out is None else out
+    _check_place(out)
+    recipe = read_recipe(run)
+    if read_agent_file(run) is not None:
+        raise InvalidInput(f"{run} is an exported agent already; give its run folder, or copy it.")
+    if recipe.players.memory is not None:
+        raise InvalidInput(
+            f"the agent of {run} reads the teacher's episodes (players.memory), which an export does not hold; export "
+            "a run without a memory, or use this one from its folder."
+        )
+    if recipe.model.images:
+        raise InvalidInput(
+            f"the agent of {run} reads pictures (model.images), which an export and its example do not show; use it "
+            "from its folder, with reflectrl.load_agent."
+        )
+    policy = last_policy(recipe, run)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with in_one_move(out) as fresh:
+            _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
+    except OSError as error:
+        raise WorkFailed(
+            f"the export cannot be written to {out}: {error.strerror or error}; make room or choose another --out."
+        ) from error
+    remember(out, recipe, read_text(out / RECIPE, "the recipe of this export"))  # it is the user's own
+    return out
+
+
+def _check_place(out: Path) -> None:
+    if out.resolve() == Path.cwd():
+        raise InvalidInput(f"--out {out} is the current folder, which cannot be replaced; choose another --out.")
+    if not out.exists() and not out.is_symlink():
+        return
+    if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
+        raise InvalidInput(f"{out} exists and is not an export, so it is not replaced; choose another --out.")
+    names = (path.name for path in out.iterdir())
+    if others := sorted(name for name in names if not any(fnmatchcase(name, each) for each in _WRITTEN)):
+        raise InvalidInput(
+            f"{out} also holds {', '.join(others[:3])}{', ...' if others[3:] else ''}, which an export would remove; "
+            "move that away, or choose another --out."
+        )
+    read_agent_file(out)
+
+
+@dataclass
+class _Export:
+    """Writes one export to the folder ``to``."""
+
+    recipe: Recipe
+    run: Path
+    to: Path
+    policy: str
+    merge: bool
+    tell: Callable[[str], None]
+    scrubber: Scrubber
+    notes: list[str] = field(default_factory=list)
+    """Lines for the model card, as reported to ``tell``."""
+
+    def write(self) -> None:
+        """Write all files of the export."""
+        run_players, scrubber = Team(self.recipe, RunFolder(self.run)), self.scrubber
+        if self.policy == POLICY_SFT and self.recipe.rlft is not None:
+            self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
+        self._player(self.to, self.policy, self.recipe.model)
+        if self.recipe.players.reflector.player == "local":
+            trained = self.recipe.players.reflector.trained and self.policy == POLICY
+            frozen = REFLECTOR_RLFT if trained else REFLECTOR
+            self._player(self.to / REFLECTOR, frozen, self.recipe.reflector_model or self.recipe.model)
+        recipe = scrubber.recipe(self.recipe)
+        options = {**recipe.env.options, **recipe.eval.env}
+        layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
+        agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
+        adapter, reflecting = ((place / _ADAPTER).is_file() for place in (self.to, self.to / REFLECTOR))
+        write_agent_file(self.to, agent)
+        write_text(self.to / RECIPE, dump_recipe(recipe))
+        if recipe.prompt.action_mode == "enumerated":  # other policies write a thought first
+            write_example(self.to, run_players, self.policy, scrubber, base=recipe.model.name if adapter else None)
+        run = read_runs([self.run])[0]
+        run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
+        base = _base(self.recipe.model)
+        card = Card(run, recipe, agent, self.policy, adapter, base, self.notes, reflector_adapter=reflecting)
+        card = replace(card, validated=read_validated(self.to))
+        write_text(self.to / "README.md", model_card(card))
+
+    def _player(self, place: Path, name: str, section: ModelSection) -> None:
+        """Copy the player ``name`` of the run to ``place``, a new folder, or merge its adapter."""
+        role = "policy" if place == self.to else "reflector"
+        stage = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"
+        source = RunFolder(self.run).verified(name, stage)
+        _check_weights(source)
+        if (source / _ADAPTER).is_file() and (self.merge or not _is_public(section.name)):
+            why = "as asked" if self.merge else f"since its base {self.scrubber.value(section.name)} is not on the hub"
+            self._note(f"the adapter of the {role} is merged into its base, {why}")
+            if section.quantization != "none":
+                self._note(
+                    f"the {role} was trained on a base in {section.quantization}; merged into the base in float32, its "
+                    "probabilities differ slightly from those in training and evaluation"
+                )
+            if section.dtype == "bfloat16":
+                self._note(
+                    f"the merged weights of the {role} are in float32; loaded in bfloat16, they lose a part of what "
+                    "the adapter learned, which it keeps without --merge"
+                )
+            _merge(source, section, place)
+        else:
+            _copy(source, place)
+        self.scrubber.configurations(place)
+        if (validated := read_validated(source)) is not None:
+            write_validated(place, validated)
+        if (place / _ADAPTER).is_file():
+            _name_base(place / _ADAPTER, section.name)
+        if section.trust_remote_code:
+            self._note(f"the base of the {role} comes with Python code: read it, then pass trust_remote_code=True")
+
+    def _note(self, sentence: str) -> None:
+        self.tell(sentence)
+        self.notes.append(sentence)
+
+
+def _is_on_hub(name: str) -> bool:
+    """Return whether a base is on the hub; old models such as gpt2 have no owner."""
+    return name != BUILTIN and not Path(name).exists() and is_hub_name(name if "/" in name else f"nobody/{name}")
+
+
+def _is_public(name: str) -> bool:
+    """Return whether others can get a base: from the hub, or in a package."""
+    return package_of(name) is not None or _is_on_hub(name)
+
+
+def _check_weights(folder: Path) -> None:
+    """Check that a folder holds a complete player."""
+    check_folder(folder)
+    weights = sorted(folder.glob("*.safetensors"))
+    try:
+        if not weights or not any((folder / name).is_file() for name in (_ADAPTER, "config.json")):
+            raise ValueError("weights in safetensors or their configuration are missing")
+        for path in weights:
+            with safe_open(path, framework="pt") as file:
+                file.keys()
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InvalidInput(f"{folder} is not a complete player ({error}); train that player again.") from error
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.mkdir()
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix in _SUFFIXES:
+            shutil.copyfile(path, place / path.name)
+
+
+def _merge(source: Path, section: ModelSection, place: Path) -> None:
+    # in bfloat16, the base would round away a part of what the adapter learned
+    whole = {"dtype": "float32", "compute": "float32"}
+    plain = {"quantization": "none", "compile": False, "attn_implementation": "sdpa", **whole}
+    save_model(load_model(source, section.model_copy(update=plain), trainable=False), place)
+
+
+def _name_base(path: Path, name: str) -> None:
+    """Write the base's hub name, and its commit if known, into an adapter's configuration."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    revision = values.get("revision") or (_revision(name) if _is_on_hub(name) else None)
+    values |= {"base_model_name_or_path": name, "revision": revision}
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def _base(section: ModelSection) -> Base | None:
+    return Base(section.name, _revision(section.name), _license(section.name)) if _is_on_hub(section.name) else None
+
+
+def _revision(name: str) -> str | None:
+    """Return the commit of a hub model in this machine's cache."""
+    cached = try_to_load_from_cache(name, "config.json")
+    return Path(cached).parent.name if isinstance(cached, str) else None
+
+
+def _license(name: str) -> str | None:
+    cached = try_to_load_from_cache(name, "README.md")
+    try:
+        known = metadata_load(cached) if isinstance(cached, str) else None
+    except (OSError, ValueError, YAMLError):  # a malformed card
+        known = None
+    found = known.get("license") if known else None
+    return found if isinstance(found, str) else None

@@ -1,0 +1,286 @@
+"""``serve``: an agent over HTTP, whose ``/act`` maps a state to an action.
+
+The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
+clients that open connections without sending a request are left to a reverse proxy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import math
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+
+from reflectrl.config.agent_file import read_agent_file
+from reflectrl.core import InvalidInput, Observation, WorkFailed
+from reflectrl.core.errors import ModelFailed
+from reflectrl.core.layout import POLICIES
+from reflectrl.core.origin import VERSION
+from reflectrl.core.stop import tell_user
+from reflectrl.pipeline.agent import Agent, load_agent
+from reflectrl.pipeline.folder import read_recipe
+from reflectrl.share import Bounds
+from reflectrl.share.batcher import Batcher, Busy, Late
+from reflectrl.share.wire import ActReply, ActRequest, ErrorReply, Gate, describe_mistakes, error_reply
+
+MAX_CHARS_PER_TOKEN = 32
+"""Maximum length of the texts of a request, in characters per token of the longest prompt."""
+STATUSES: Mapping[type, int] = {InvalidInput: 422, WorkFailed: 502, ModelFailed: 500, Busy: 503, Late: 504}
+"""HTTP statuses of errors; of an error with several classes in it, that of the most special one."""
+
+
+def serve(
+    run: Path,
+    *,
+    policy: str | None = None,
+    greedy: bool | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    key: str | None = None,
+    bounds: Bounds | None = None,
+    served_as: Sequence[str] = (),
+    allow_hosts: Collection[str] = (),
+    ready: Callable[[str], None] = tell_user,
+) -> None:
+    """Serve the agent of a run folder, or an exported one, until SIGINT or SIGTERM; from the main thread only.
+
+    Args:
+        run: the run folder or the exported agent.
+        policy: ``policy`` or ``policy-sft``; the later one if absent.
+        greedy: choose the most probable action, or sample it; if absent, as ``load_agent``.
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+        key: bearer key that clients must send; ``None`` for no check.
+        bounds: limits of a request.
+        served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        allow_hosts: servers that the players of a folder from elsewhere may send states to.
+        ready: receives a line with the agent and the address, once the server answers.
+
+    Raises:
+        InvalidInput: there is no such agent, it needs the expert, it came from elsewhere and asks for more than was
+            allowed, or the address cannot be used.
+
+    """
+    bounds = bounds or Bounds()
+    with listen(host, port) as listener:  # first, because models take long to load
+        agent = load_served_agent(run, policy, greedy=greedy, allow_hosts=allow_hosts)
+        address, number = listener.getsockname()[:2]
+        public = not ipaddress.ip_address(address).is_loopback
+        names = {host, *served_as, *([socket.gethostname()] if public else ())}
+        if key is None and public:
+            tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
+        url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
+        said = f"serving {agent.who} with {agent.way_to_play} on {url}"
+        app = make_app(agent, bounds, key, names, ready=lambda: ready(said))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                loop="asyncio",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=bounds.max_waiting + bounds.max_idle,
+                timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
+            )
+        )
+        with _stopped_by_signals(server):
+            server.run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: uvicorn.Server) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the server and not the process; uvicorn raises them again after its end."""
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def load_served_agent(
+    run: Path, policy: str | None = None, *, greedy: bool | None = None, allow_hosts: Collection[str] = ()
+) -> Agent:
+    """Load the agent of a run folder, or an exported one; arguments are those of ``load_agent``.
+
+    Raises:
+        InvalidInput: as ``load_agent``; and one of its players is the expert, or it reads pictures.
+
+    """
+    recipe = read_recipe(run, hosts=allow_hosts, given=None)
+    experts = [
+        f"players.{kind.role.name}.player"
+        for kind, section in recipe.players.frozen
+        if kind.role.speaks_before and section.kind == "expert"
+    ]
+    if experts:
+        raise InvalidInput(
+            f"{run} was trained with the expert's words ({', '.join(experts)}), which exist only inside the "
+            f"environment; serve a run with another {experts[0]}, or use this one with `reflectrl play`."
+        )
+    if recipe.model.images:
+        raise InvalidInput(
+            f"{run} was trained to read pictures (model.images), but requests carry text; serve an agent that reads "
+            "text, or use this one with reflectrl.load_agent."
+        )
+    agent = load_agent(run, policy=policy, greedy=greedy, reuse_replies=False, allow_hosts=allow_hosts)
+    which = "exported agent" if read_agent_file(run) else f"policy after {POLICIES[agent.name].upper()}"
+    who = f"{run.resolve().name} ({which})"
+    # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
+    return replace(agent, who=who, layout=replace(agent.layout, shuffle=False))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that accepts connections.
+
+    Raises:
+        InvalidInput: the address cannot be used.
+
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, UnicodeError) as error:  # a name with an empty or too long part
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(
+            f"the server cannot listen on {host} port {port} ({why}); choose another --host or --port, such as "
+            "--port 0 for any free one."
+        ) from error
+    # inherited by connections; without it, the body of a reply waits 40 ms for the acknowledgement of its headers
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def make_app(
+    agent: Agent,
+    bounds: Bounds,
+    key: str | None = None,
+    hosts: Iterable[str] = (),
+    *,
+    ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
+    """Return the application, see ``serve``; ``ready`` is called when it begins to answer."""
+    players = Batcher(agent, bounds.max_waiting)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        players.start()
+        ready()
+        yield
+        players.stop()
+
+    app = FastAPI(
+        title="reflectrl",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses={"default": {"model": ErrorReply}},
+    )
+    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
+    app.add_exception_handler(RequestValidationError, _answer_mistakes)
+    for kind in (InvalidInput, WorkFailed):
+        app.add_exception_handler(kind, _answer_error)
+    handlers = Handlers(agent, players, bounds.timeout_s)
+    app.get("/health")(handlers.health)
+    app.post("/act")(handlers.act)
+    return app
+
+
+class Handlers:
+    """Request handlers: they pass requests to the players, and turn the results into replies."""
+
+    def __init__(self, agent: Agent, players: Batcher, timeout_s: float) -> None:
+        self._agent = agent
+        self._players = players
+        self._timeout_s = timeout_s
+        recipe = agent.recipe
+        self._max_length = max(section.max_length for section in (recipe.model, recipe.reflector_model) if section)
+
+    async def health(self) -> dict[str, Any]:
+        """Describe the agent and the state of the server."""
+        agent = self._agent
+        return {
+            "status": "ok",
+            "agent": agent.who,
+            "environment": agent.recipe.env.name,
+            "policy": agent.name,
+            "reflector": agent.recipe.players.reflector.player,
+            "greedy": agent.greedy,
+            "max_actions": agent.max_actions,
+            "history": asdict(agent.layout.recent),
+            "carry": agent.layout.carry,
+            "waiting": self._players.waiting,
+            "version": VERSION,
+        }
+
+    async def act(self, request: ActRequest) -> ActReply:
+        """Reflect on a state and choose an action."""
+        shown = slice(max(len(request.history) - self._agent.layout.recent.steps, 0), None)
+        past = (*request.history[shown], *request.visited[shown])
+        words = (*request.said.values(), *request.before.values())
+        texts = (request.observation, request.task, *request.actions, *request.common, *past, *words)
+        self._check_size(texts)
+        observation = Observation(
+            request.observation, tuple(request.actions), request.task, common=tuple(request.common)
+        )
+        state = self._agent.state(
+            observation,
+            request.history,
+            said=request.said,
+            seed=secrets.randbelow(2**31) if request.seed is None else request.seed,
+            visited=[Observation(text, ()) for text in request.visited],
+            rewards=request.rewards,
+            before=request.before,
+        )
+        move = await self._players.ask(state, self._timeout_s)
+        chosen = move.decision
+        probability = dict(zip(move.menu.actions, chosen.choice.probabilities, strict=False))
+        return ActReply(
+            said={**request.said, **{role: words.text for role, words in move.said.items()}},
+            action=chosen.action,
+            index=request.actions.index(chosen.action),
+            legal=chosen.choice.legal,
+            thought=None if chosen.choice.written is None else chosen.choice.written.text,
+            probabilities=[probability[action] for action in request.actions if probability],
+            logprob=chosen.logprob,
+            entropy=chosen.entropy,
+        )
+
+    def _check_size(self, texts: Iterable[str]) -> None:
+        """Refuse texts of which a prompt could show only a small part: to cut them would keep the players' thread busy.
+
+        Raises:
+            InvalidInput: they are too long.
+
+        """
+        size, most = sum(map(len, texts)), MAX_CHARS_PER_TOKEN * self._max_length
+        if size > most:
+            raise InvalidInput(
+                f"the texts have {size:,} characters, but prompts have at most {self._max_length:,} tokens; expected "
+                f"at most {most:,} characters: send shorter texts."
+            )
+
+
+async def _answer_error(_: Request, error: Exception) -> JSONResponse:
+    status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    return error_reply(status, str(error), {"retry-after": "1"} if status in (503, 504) else None)
+
+
+async def _answer_mistakes(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return error_reply(422, describe_mistakes(error.errors()))

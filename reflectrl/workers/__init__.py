@@ -1,1 +1,0 @@
-"""Environments in worker processes: deadlines, memory limits and replay after a crash."""
