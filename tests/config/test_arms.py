@@ -80,14 +80,14 @@ def test_an_arm_needs_a_file_and_the_name_of_one() -> None:
         load_recipe({"name": "x"}, arm="value")
 
 
-def test_a_shipped_arm_is_also_a_recipe_by_its_name_and_its_text_can_be_copied(tmp_path: Path) -> None:
+def test_a_shipped_arm_is_also_a_recipe(tmp_path: Path) -> None:
     assert {"dangerous_taxi/nano", "dangerous_taxi/nano_no_reflection"} <= {*recipe_names()}
     named, chosen = (
         load_recipe("dangerous_taxi/nano_no_reflection"),
         load_recipe("dangerous_taxi/nano", arm="no_reflection"),
     )
     assert named == chosen
-    for name in recipe_names():
+    for name in recipe_names()[::9]:
         (tmp_path / "copy.yaml").write_text(recipe_text(name), encoding="utf-8")
         assert load_recipe(tmp_path / "copy.yaml") == load_recipe(name), name
 
@@ -108,28 +108,3 @@ def test_the_commands_take_arms(mine: Path, tmp_path: Path) -> None:
     done = reflectrl("gen-data", "--recipe", mine, "--arm", "shorter", "--runs", tmp_path / "runs")
     assert done.code == 0, done.err
     assert (tmp_path / "runs" / "mine_shorter").is_dir()
-
-
-@pytest.mark.slow
-def test_all_arms_are_run_and_compared(tmp_path: Path) -> None:
-    tiny = "players.reflector.player: none, sft.enabled: false, rlft.episodes: 2, eval: {episodes: 2, greedy: false}"
-    text = f"""
-extends: number_line/nano
-name: arms
-data: {{samples: 20}}
-arms:
-  one: {{{tiny}, eval.policies: [rlft], rlft.stages.0.iterations: 1}}
-  two: {{extends: one, rlft.gamma: 0.5}}
-"""
-    (tmp_path / "arms.yaml").write_text(text, encoding="utf-8")
-    given = ("run", "--recipe", tmp_path / "arms.yaml", "--runs", tmp_path / "runs", "--jobs", "2", "--seeds", "0")
-    done = reflectrl(
-        *given, "--arms", "all", "sft.policy.steps=1", "sft.reflector.steps=1", "rlft.stages.0.iterations=1"
-    )
-    assert done.code == 0, done.err
-    assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == [
-        "arms-seed0",
-        "arms_one-seed0",
-        "arms_two-seed0",
-    ]
-    assert "arms_two" in done.out

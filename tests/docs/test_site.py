@@ -141,7 +141,7 @@ def test_every_command_is_there_with_its_options(pages):
         assert [option for option in options if option not in said] == []
 
 
-def test_every_public_name_of_the_package_and_its_rooms_has_its_docstring_on_the_site(pages):
+def test_every_public_name_is_on_the_site(pages):
     known = set().union(*(re.findall(r'id="(reflectrl\.[\w.]+)"', text) for text in pages.values()))
     offered = {
         f"reflectrl.{path.parent.name}": importlib.import_module(f"reflectrl.{path.parent.name}")
@@ -188,23 +188,13 @@ def test_drawings_and_results_are_in_the_pages_and_every_environment_has_one(pag
     assert "@article{zhou2024reflectrl," in words(pages["citation"])
 
 
-@pytest.mark.parametrize(
-    ("text", "hooks", "faults"),
-    [
-        (
-            "[a](nowhere.md) [b](#nothing) [c](/away.html) ![d](images/none.png)",
-            "[]",
-            ["nowhere.md", "#nothing", "/away.html", "none.png"],
-        ),
-        ("[results](../benchmarks/results/none.md)", f"[{CONFIG.with_name('hooks.py')}]", ["none.md"]),
-    ],
-    ids=["links", "results"],
-)
-def test_what_leads_nowhere_fails_the_build(tmp_path, text, hooks, faults):
+def test_what_leads_nowhere_fails_the_build(tmp_path):
+    text = "[a](nowhere.md) [b](#nothing) [c](/away.html) ![d](images/none.png) [e](../benchmarks/results/none.md)"
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text(f"# Start\n\n{text}\n", encoding="utf-8")
-    settings = f"INHERIT: {CONFIG}\ndocs_dir: docs\nsite_dir: out\nextra_css: []\nplugins: [search]\nhooks: {hooks}\n"
+    settings = f"INHERIT: {CONFIG}\ndocs_dir: docs\nsite_dir: out\nextra_css: []\nplugins: [search]\nhooks: []\n"
     (tmp_path / "mkdocs.yml").write_text(f"{settings}nav: [index.md]\n", encoding="utf-8")
     done = mkdocs(tmp_path / "mkdocs.yml", tmp_path / "out")
     assert done.returncode != 0
-    assert [fault for fault in faults if fault not in done.stderr] == []
+    for fault in ("nowhere.md", "#nothing", "/away.html", "none.png", "results/none.md"):
+        assert fault in done.stderr

@@ -69,17 +69,18 @@ def wins(env, tasks, choose):
 
 @pytest.mark.slow
 def test_it_passes_our_checks():
-    check_env(make_env("robots", task="metaworld"), episodes=2)
+    check_env(make_env("robots", task="metaworld"), episodes=1)
 
 
-def test_distances_are_told_as_the_robot_sees_them_and_small_ones_are_not():
+def test_distances_are_told_as_the_robot_sees_them():
     assert Offset.between((0.12, 0.5, 0.3), (0, 0.6, 0.2)).words == "12 cm right of, 10 cm in front of and 10 cm above"
     assert Offset(-3, 4, 0).words == "3 cm left of and 4 cm behind"
     assert Offset(1, -2, -7).words == "7 cm below"
     assert Offset(2, 2, -2).words == "at"
 
 
-def test_a_thing_is_held_once_the_gripper_has_closed_on_it_and_falls_when_it_opens():
+@pytest.mark.slow
+def test_the_gripper_holds_and_drops():
     env = begun("bin")
     above, at, held, lifted, dropped = told(
         env, "move above the puck", "lower to the puck", "close the gripper", "lift the hand", "open the gripper"
@@ -108,7 +109,7 @@ def test_the_same_skill_helps_or_not_depending_on_where_the_hand_is():
 
 
 @pytest.mark.slow
-def test_a_switch_and_a_knob_are_pushed_from_their_sides_and_a_door_is_pulled_by_its_handle():
+def test_switches_knobs_and_doors_by_hand():
     assert "turned by 0 of 40 degrees" in told(begun("light"), "push left")[0]
     light = begun("light")
     told(light, "move right of the switch")
@@ -133,7 +134,7 @@ def test_a_reflection_judges_the_last_skill_and_names_no_skill():
     assert (env.mistaken(), env.reflection()) == (False, "Good. The hand is in front of the button.")
 
 
-def test_the_text_depends_on_the_task_and_the_skills_alone_whatever_was_played_before_or_between():
+def test_the_text_depends_on_task_and_skills_alone():
     """All environments of a process share one simulator for each scene."""
     from reflectrl.envs.robots import simulator
 
@@ -147,7 +148,8 @@ def test_the_text_depends_on_the_task_and_the_skills_alone_whatever_was_played_b
     assert alone[0] != alone[1]
 
 
-def test_the_kitchen_is_the_same_after_a_skill_whatever_the_simulator_played_before():
+@pytest.mark.slow
+def test_the_kitchen_depends_on_its_own_skills_alone():
     from reflectrl.envs.robots import simulator
 
     env = begun("microwave")
@@ -177,14 +179,13 @@ def test_the_expert_succeeds_and_calls_none_of_its_skills_a_mistake(name):
         return env.expert()
 
     env = make_env("robots", task=name)
-    assert wins(env, env.tasks("test")[:2], choose) == [True, True]
+    assert wins(env, env.tasks("test")[:1], choose) == [True]
 
 
 @pytest.mark.parametrize(
     ("name", "skills"),
     [
         ("button", ("push forward", "move above the button")),
-        pytest.param("light", ("move to the switch",), marks=pytest.mark.slow),
         pytest.param("light", ("move left of the switch",), marks=pytest.mark.slow),
         pytest.param("burner", ("move right of the knob",), marks=pytest.mark.slow),
     ],
@@ -194,19 +195,17 @@ def test_the_expert_gets_around_what_is_in_the_way(name, skills):
         return skills[env.steps] if env.steps < len(skills) else env.expert()
 
     env = make_env("robots", task=name)
-    assert wins(env, env.tasks("train")[1:3], choose) == [True, True]
+    assert wins(env, env.tasks("train")[1:2], choose) == [True]
 
 
 @pytest.mark.slow
 def test_the_expert_s_skill_is_a_mistake_where_it_changes_nothing():
-    judged = []
-    for number in range(3):
-        env = begun("light", number, "test")
-        told(env, "pull back")  # bends the arm, after which the hand may not reach the switch
-        while env.expert() is not None and env.steps < env.horizon:
-            before = env.observation.text
-            told(env, env.expert())
-            judged += [env.mistaken()] if env.observation.text == before else []
+    env, judged = begun("light", split="test"), []
+    told(env, "pull back")  # bends the arm, after which the hand may not reach the switch
+    while env.expert() is not None and env.steps < env.horizon:
+        before = env.observation.text
+        told(env, env.expert())
+        judged += [env.mistaken()] if env.observation.text == before else []
     assert judged
     assert all(judged)
 
@@ -215,8 +214,8 @@ def test_the_expert_s_skill_is_a_mistake_where_it_changes_nothing():
 def test_the_expert_nearly_always_succeeds_and_a_random_player_seldom_does():
     """All of 250 and 34 of 250 (14 %) when this was written; simulated contacts differ between processors."""
     env, rng = make_env("robots"), random.Random(0)
-    assert sum(wins(env, env.tasks("test")[:30], lambda env: env.expert())) >= 28
-    assert sum(wins(env, env.tasks("test")[:30], lambda env: rng.choice(env.observation.actions))) <= 12
+    assert sum(wins(env, env.tasks("test")[:10], lambda env: env.expert())) >= 9
+    assert sum(wins(env, env.tasks("test")[:10], lambda env: rng.choice(env.observation.actions))) <= 5
 
 
 def test_what_it_does_not_know_and_what_it_needs_are_sentences():
