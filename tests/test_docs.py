@@ -63,7 +63,7 @@ def in_schema(key: str) -> bool:
     return True
 
 
-def test_there_is_something_to_check_and_a_key_that_is_none_would_be_found() -> None:
+def test_there_is_something_to_check() -> None:
     assert PAGES
     assert len(commands()) > 5
     assert len(keys()) > 10
@@ -111,7 +111,7 @@ def test_python_on_a_page_imports_names_that_are_there(page: Path) -> None:
         exec(compile(ast.Module(imports, []), page.name, "exec"), {})
 
 
-def test_the_player_of_the_page_speaks_before_each_act_in_python_and_from_its_recipe(
+def test_the_player_of_the_page_speaks_before_each_act(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (ROOT / "docs" / "seats.md").read_text(encoding="utf-8")
@@ -208,7 +208,7 @@ def test_the_readme_fits_in_130_lines():
     assert len(README.splitlines()) <= 130
 
 
-def test_the_readme_begins_with_the_demo_and_the_tests_and_its_make_targets_exist():
+def test_the_make_targets_of_the_readme_exist():
     given = re.findall(r"^    make (\w+)", README, flags=re.MULTILINE)
     assert given[:2] == ["demo", "test"]
     named = {*given, *re.findall(r"`make ([\w-]+)", README)}

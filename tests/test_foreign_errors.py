@@ -108,7 +108,7 @@ def test_each_becomes_a_sentence_where_an_environment_is_made(which):
         ("benchmark", Unprintable(), "<Unprintable instance at .*expected a text"),
     ],
 )
-def test_a_value_that_raises_when_it_is_looked_at_is_a_failure_of_the_environment(method, value, said):
+def test_a_value_that_raises_is_a_failure_of_the_environment(method, value, said):
     env = corridor(**{method: lambda *_: value})
     with pytest.raises(EnvFailed, match=f"'corridor' failed .*{said}"):  # noqa: PT012
         env.split_benchmark("train", 2)

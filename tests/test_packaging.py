@@ -39,7 +39,7 @@ def python(*arguments: object, cwd: Path, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_what_is_on_disk_and_works_from_outside_the_tree(tmp_path: Path) -> None:
+def test_the_wheel_works_from_outside_the_tree(tmp_path: Path) -> None:
     """The wheel is built from a copy, so that old build folders and link targets outside have no influence."""
     tree, site = tmp_path / "tree", tmp_path / "site"
     for name in FOLDERS:

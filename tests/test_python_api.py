@@ -18,7 +18,7 @@ OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) 
 
 
 @pytest.mark.slow
-def test_a_run_returns_what_each_stage_made_and_again_when_it_is_done_and_its_agent_acts(tmp_path: Path) -> None:
+def test_a_run_returns_what_each_stage_made(tmp_path: Path) -> None:
     run = rl.Run(tmp_path / "line", "number_line/nano", OVERRIDES)
     for _ in range(2):
         rows = run.gen_data()

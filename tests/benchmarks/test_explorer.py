@@ -49,11 +49,12 @@ def test_everyone_plays_the_same_questions_by_the_commands_they_have(packages, c
     assert capsys.readouterr().out == "questions: shop 4\n\n"
 
 
-def test_what_is_shown_of_files_counts_once_but_for_what_is_read_again():
+def test_what_is_shown_of_files_counts_once():
     first = "Folder: /\nFound by tea:\n/a.md: té"
     assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md: té") + 1 + 10
 
 
+@pytest.mark.slow
 def test_a_run_plays_with_each_of_its_policies_and_its_reflector(packages, tmp_path):
     overrides = ["dataset=null", f"env.options.dataset={packages.dataset}", "data.samples=40", "eval.split=unseen"]
     changed = [*SHORT, *overrides, "rlft.stages.0.iterations=1", "rlft.validation=null", "rlft.keep=last"]

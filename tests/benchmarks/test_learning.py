@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import io
 from pathlib import Path
 
 import pytest
 from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, plan, publish_rows, published_rows, table
 from learning import CONTROLS, SHOWN, controls, learned, short_report
 from reflections import judged
+from rich.console import Console
 from run_folders import evaluated, iteration
 
 from reflectrl.config import load_recipe
 from reflectrl.core.origin import read_origin
-from reflectrl.pipeline.sweep import read_seeds
+from reflectrl.pipeline.console import Reporter
+from reflectrl.pipeline.sweep import read_seeds, run_all
 from reflectrl.report.runs import RunData, read_runs
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "learning.py"
 TINY = (
     *("data.samples=20", "sft.reflector.steps=1", "sft.policy.steps=1", "players.reflector.max_new_tokens=2"),
     *("rlft.stages=[{name: main, iterations: 1}]", "rlft.episodes=2"),
@@ -76,7 +76,7 @@ def test_a_row_has_the_mean_and_the_worst_run_of_an_arm(runs: list[RunData]) -> 
     assert rows[1][4:7] == ["80 [49, 94]", "70", "+20"]
 
 
-def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_open(runs: list[RunData]) -> None:
+def test_controls_stand_beside_both_policies(runs: list[RunData]) -> None:
     rows = {name: dict(zip(CONTROLS, cells, strict=True)) for _, name, *cells in controls("line", runs)}
     assert rows["sampled"]["**RLFT**"] == "**80** ± 25"
     assert rows["sampled"]["RLFT, without"] == "**75** ± 0"
@@ -84,7 +84,7 @@ def test_controls_stand_beside_both_policies_and_what_was_not_played_is_left_ope
     assert rows["greedy"]["blank"] == "-"
 
 
-def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: list[RunData], tmp_path: Path) -> None:
+def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) -> None:
     page = tmp_path / "learning.md"
     page.write_text(f"<!-- learning -->\n{table(('environment', 'trained', *SHOWN, 'minutes'), [])}\n<!-- end -->\n")
     about = ENVIRONMENTS["line"]
@@ -106,24 +106,17 @@ def test_the_front_page_has_the_worst_run_of_each_table_beside_the_mean(runs: li
 
 
 @pytest.mark.slow
-def test_runs_in_both_instruction_sets_are_stopped_and_go_on_in_another_sitting(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, "line", "--seeds", "10", "--jobs", "2", "--runs", tmp_path, *TINY]
-    first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert first.stderr
-    for line in first.stderr:
-        if "done in" in line:  # the first of the four runs
-            break
-    first.terminate()
-    said = first.communicate(timeout=120)[1]
-    assert (first.returncode, "stopped; the same command continues" in said) == (1, True)
-    second = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "4 of 4 runs are done" in second.stderr
-    assert "| line | **Reflect-RL** | 2 |" in second.stdout
+def test_an_arm_is_run_in_both_instruction_sets(tmp_path: Path) -> None:
+    about = ENVIRONMENTS["line"]
+    planned = plan("line", (about.reflecting,), "10", tmp_path, TINY)
+    run_all(planned, jobs=2, reporter=Reporter(Console(file=io.StringIO())))
     folders = sorted((tmp_path / "line").glob("*-seed10"))
+    [row] = learned("line", (about.reflecting,), read_runs(folders))
+    assert row[:3] == ["line", "**Reflect-RL**", "2"]
     settings = [origin.environment for folder in folders if (origin := read_origin(folder))]
-    assert [each["ATEN_CPU_CAPABILITY"] for each in settings] == ["avx2", "default"] * 2
+    assert [each["ATEN_CPU_CAPABILITY"] for each in settings] == ["avx2", "default"]
     losses = {(folder / "metrics.jsonl").read_text() for folder in folders}
-    assert len(losses) == 4
+    assert len(losses) == 2
     episodes = judged(folders[0])
     assert len(episodes) == 2
     assert not any(move.right for moves in episodes for move in moves)  # a reflection cannot be as short as two tokens

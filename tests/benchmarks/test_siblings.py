@@ -31,7 +31,7 @@ from reflectrl.seats.rater import Rater, RemoteModel
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_the_arms_of_a_table_load_and_differ_and_its_page_is_there(name: str, tmp_path: Path) -> None:
+def test_the_arms_of_a_table_load_and_differ(name: str, tmp_path: Path) -> None:
     planned = plan(name, STUDIES[name].arms, "10", tmp_path)
     recipes = [load_recipe(run.recipe, run.overrides) for run in planned]
     settings = [each.model_dump(exclude={"name", "description"}) for each in recipes]
@@ -62,7 +62,7 @@ def cells(tables: Sequence[Table]) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wrong_in_every_seed() -> None:
+def test_l9_g10_published_runs_learn_and_a_corrector_helps_in_every_seed() -> None:
     rows = published("thoughts_number_line")
     both, alone, corrected = (rows[name] for name in ("RL4VLM, lambda 0.5", "RL4VLM, lambda 0", "GTR"))
     assert both["runs"] == alone["runs"] == corrected["runs"] == "5"
@@ -76,7 +76,7 @@ def test_l9_g10_the_published_runs_learn_and_a_corrector_makes_fewer_thoughts_wr
 
 
 @pytest.mark.parametrize("table", ["thoughts_ez_points", "thoughts_blackjack"])
-def test_g10_every_published_run_with_thoughts_ends_above_its_sft_and_a_corrector_makes_fewer_wrong(table: str) -> None:
+def test_g10_published_runs_with_thoughts_improve_and_correctors_help(table: str) -> None:
     rows = published(table)
     alone, corrected = rows["RL4VLM, lambda 0.5"], rows["GTR"]
     assert min(int(row["least gain"]) for row in (alone, corrected)) > 0
@@ -86,20 +86,20 @@ def test_g10_every_published_run_with_thoughts_ends_above_its_sft_and_a_correcto
 
 
 @pytest.mark.parametrize("table", ["thoughts_number_line", "thoughts_ez_points"])
-def test_published_policies_trained_through_the_action_alone_end_below_their_sft_and_others_above(table: str) -> None:
+def test_published_policies_need_a_weight_on_their_thoughts(table: str) -> None:
     rows = published(table)
     success = {weight: int(rows[f"RL4VLM, lambda {weight}"]["mean"].split()[0]) for weight in ("0", "0.2", "0.5", "1")}
     before = int(rows["RL4VLM, lambda 0"]["SFT"])
     assert success.pop("0") < before < min(success.values())
 
 
-def test_published_policies_that_answer_with_a_label_win_blackjack_as_often_as_by_hitting_below_17() -> None:
+def test_published_policies_win_blackjack_often_enough() -> None:
     rows = published("thoughts_blackjack")
     for arm in ("no thought", "Reflect-RL"):
         assert float(rows[arm]["elsewhere"].removeprefix("on all ").split()[0]) >= 40.8
 
 
-def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_of_what_the_truth_does() -> None:
+def test_published_noisy_ratings_teach_most_of_what_true_rewards_do() -> None:
     rows = published("raters_line")
     success = {name: int(row["mean"].split()[0]) for name, row in rows.items()}
     assert success["ratings, nine of ten right"] >= 0.8 * success["true rewards"]
@@ -107,7 +107,7 @@ def test_v_tifa_s_published_ratings_that_are_right_nine_times_of_ten_teach_most_
 
 
 @pytest.mark.parametrize("study", [name for name in STUDIES if name.startswith("pretrained_")])
-def test_the_head_of_a_recipe_says_what_a_pretrained_model_learned_as_the_table_does(study: str) -> None:
+def test_the_head_of_a_recipe_says_what_the_table_does(study: str) -> None:
     row = published(study, LEARNING, "pretrained")["**Reflect-RL**"]
     before, sft, mean = (row[column].split()[0] for column in ("before training", "SFT", "mean"))
     recipe, root = STUDIES[study].arms[0].recipe, HERE.parent
@@ -117,14 +117,14 @@ def test_the_head_of_a_recipe_says_what_a_pretrained_model_learned_as_the_table_
     assert f"success {before} % before any training, {sft} % after SFT, {mean} % after RLFT" in said
 
 
-def test_the_published_policies_with_a_memory_succeed_far_more_often_than_those_without() -> None:
+def test_published_policies_gain_from_a_memory() -> None:
     success = {name: int(row["mean"].split()[0]) for name, row in published("memory_alfworld").items()}
     alone = success.pop("no memory")
     assert set(success) == {"action key", "observation key", "no key"}
     assert min(success.values()) >= alone + 15
 
 
-def test_the_published_trials_succeed_more_often_the_more_they_remember_and_solve_more_than_without() -> None:
+def test_published_trials_improve_with_memory() -> None:
     rows = published("memory_alfworld")
     rows.pop("no memory")
     gains: dict[str, list[int]] = {"2": [], "3": []}
@@ -158,6 +158,7 @@ def test_thoughts_are_measured_at_both_ends_of_training(tmp_path: Path) -> None:
     assert (found["no thought"]["worst"], "misread" in found["no thought"]) == ("75", False)
 
 
+@pytest.mark.slow
 def test_a_run_knows_the_machine_that_trained_it(trained_run: TrainedRuns) -> None:
     [run] = read_runs([trained_run()])
     assert run.origin is not None
@@ -180,9 +181,8 @@ def test_trials_with_and_without_a_memory_stand_side_by_side(tmp_path: Path) -> 
     assert (found["3 without"], found["solved without"]) == ("0", "0")
 
 
-def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trained_again(
-    trained_run: TrainedRuns, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_a_recorded_run_makes_the_same_table(trained_run: TrainedRuns, tmp_path: Path) -> None:
     changed = ("eval.policies=[rlft]", "eval.greedy=false", "eval.trials.policies=[rlft]", "eval.trials.count=2")
     run = trained_run(*changed, "sft.policy.steps=25", name="rap/nano_trials")
     record(run, tmp_path)
@@ -201,9 +201,8 @@ def test_a_recorded_run_makes_the_same_table_without_its_weights_and_is_not_trai
     assert record_of(replace(planned, folder=tmp_path / "others" / run.name), tmp_path) is None
 
 
-def test_the_scripted_rater_knows_the_end_of_an_episode_with_its_actions_and_without(
-    endpoint: ScriptedEndpoint,
-) -> None:
+@pytest.mark.slow
+def test_the_scripted_rater_knows_the_end_of_an_episode(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = scripted_rater.words
     env = rl.make_env("number_line", size=5)
     tasks = [*env.tasks("train"), *env.tasks("test")]

@@ -125,7 +125,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_the_best_known_success_of_a_member_without_expert_is_reached_by_its_plan(name):
+def test_the_best_known_success_is_reached_by_a_plan(name):
     env = make_env(suite_envs.target(name))
     env.reset(seed=0)
     assert env.expert() is None
@@ -158,7 +158,7 @@ def test_a_score_is_read_from_the_rows_of_the_test_without_controls():
     assert Score("ice", 0, 0.2, None, 0.1, None, 1.0, 1.0).closed == pytest.approx(-0.125)
 
 
-def test_the_table_shows_means_and_worst_seeds_and_sums_up_members_of_both_kinds():
+def test_the_table_shows_means_worst_seeds_and_sums():
     def run(member: str, seed: int, rlft: float, sft: float | None = 0.3) -> Score:
         return Score(member, seed, 0.0, sft, rlft, 0.5, 1.0, 60.0 + seed)
 

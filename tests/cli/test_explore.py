@@ -197,7 +197,7 @@ def test_no_answer_is_a_sentence_with_exit_code_1(
     assert fact in done.err
 
 
-def test_fewer_entries_can_be_shown_at_a_time_of_a_synthetic_repository_too() -> None:
+def test_fewer_entries_can_be_shown_at_a_time() -> None:
     done = explore("company:nano", QUESTION, "--expert", "README.md", "--page", 3)
     assert "    100%  ls supply..handbook.md\n" in done.out
     assert done.out.endswith("answer: README.md\n")
@@ -217,7 +217,7 @@ def test_the_first_example_of_the_page_ends_at_a_file_that_answers(monkeypatch: 
     assert done.out.endswith("answer: envs/auto_explore/ambiguity.py\n")
 
 
-def test_a_trained_agent_is_only_shown_in_the_company_that_it_was_trained_on() -> None:
+def test_pages_show_a_trained_agent_in_its_own_company() -> None:
     shown = [command for command in commands_of_the_page("reflectrl explore ") if "--run" in command]
     assert shown
     for command in shown:

@@ -261,7 +261,7 @@ def test_a_person_leaves_and_what_is_saved_stays(keys: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_in_a_terminal_there_are_colours_what_fits_its_width_and_ctrl_c(tmp_path: Path) -> None:
+def test_a_terminal_has_colours_a_width_and_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "new.jsonl"
     options = ("--expert", "--step", "--episodes", "2", "--save", str(path))
     terminal = Terminal("number_line", "--task", "3-to-2", *options)

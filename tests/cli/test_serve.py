@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_run_without_a_policy_or_with_the_expert_s_reflections_is_refused(run: Path) -> None:
+def test_runs_that_cannot_be_served_are_refused(run: Path) -> None:
     assert "reflectrl sft" in refused("serve", run, "--port", 0)
     (run / "recipe.yaml").write_text(dump_recipe(load_recipe("number_line/nano", ["players.reflector.player=expert"])))
     assert "players.reflector.player" in refused("serve", run, "--port", 0)

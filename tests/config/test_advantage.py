@@ -49,13 +49,13 @@ def test_generalized_advantages_by_hand(gae_lambda, last_value, expected):
         ([7.0, 3.0], [0, 0], [0, 0], [0.0, 0.0]),  # there is no other episode
     ],
 )
-def test_the_leave_one_out_baseline_is_the_mean_of_the_visits_of_other_episodes(returns, groups, episodes, expected):
+def test_the_leave_one_out_baseline_by_hand(returns, groups, episodes, expected):
     found = leave_one_out(np.array(returns), np.array(groups), np.array(episodes))
     assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("groups", [[0, 0, 0, 1, 1], [0, 1, 2, 3, 3], [0, 0, 1, 0, 0]])
-def test_no_leave_one_out_baseline_depends_on_a_return_of_its_own_episode(groups):
+def test_no_leave_one_out_baseline_depends_on_its_own_return(groups):
     returns, episodes = np.random.default_rng(0).normal(size=5), np.array([0, 0, 1, 1, 2])
     baseline = leave_one_out(returns, np.array(groups), episodes)
     for episode in range(3):
@@ -65,7 +65,7 @@ def test_no_leave_one_out_baseline_depends_on_a_return_of_its_own_episode(groups
         assert not np.allclose(again[~own], baseline[~own], atol=1e-4)
 
 
-def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of_the_step_in_its_state():
+def test_step_grouped_advantages_add_task_and_state_advantages():
     found = step_grouped(
         totals=np.array([1.0, 5.0, 7.0]),  # means of the tasks: 3 and 7, which only one episode plays
         tasks=np.array([0, 0, 1]),
@@ -80,5 +80,5 @@ def test_step_grouped_advantages_add_that_of_the_episode_in_its_task_and_that_of
 @pytest.mark.parametrize(
     ("advantages", "expected"), [([1.0, 5.0], 2.0), ([0.02, -0.02], STD_FLOOR), ([0.3], STD_FLOOR)]
 )
-def test_the_spread_of_advantages_is_their_deviation_and_never_less_than_the_floor(advantages, expected):
+def test_the_spread_of_advantages_has_a_floor(advantages, expected):
     assert spread(np.array(advantages)) == pytest.approx(expected)

@@ -31,9 +31,7 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("folder", "key", "name"), ROLES)
-def test_the_calls_of_each_role_count_in_the_report_and_in_the_budget(
-    folder: str, key: str, name: str, tmp_path: Path
-) -> None:
+def test_the_calls_of_each_role_are_counted(folder: str, key: str, name: str, tmp_path: Path) -> None:
     given = [f"{key}.model=asked", f"{key}.base_url=null", f"{key}.price={{prompt: 2.5, completion: 10}}"]
     recipe = load_recipe(name, [*([WISER] if folder.startswith("eval") else []), *given])
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
@@ -64,7 +62,7 @@ def test_a_list_that_replaces_another_inherits_no_price(tmp_path: Path) -> None:
     assert load_recipe(child).eval.reflectors[0].endpoint == Endpoint("gpt-4o-mini")
 
 
-def test_the_spending_of_a_folder_is_read_and_its_files_are_left_alone(tmp_path: Path) -> None:
+def test_the_spending_of_a_folder_is_read(tmp_path: Path) -> None:
     replies = tmp_path / "calls" / "reflector" / "replies.jsonl"
     write_jsonl(replies, [PaidReply("a", "Go.", Tokens(1000, 100), batch=False)])
     with replies.open("a") as file:  # another process of the same run is writing
@@ -75,7 +73,7 @@ def test_the_spending_of_a_folder_is_read_and_its_files_are_left_alone(tmp_path:
     assert replies.read_bytes() == before
 
 
-def test_a_budget_is_refused_where_a_role_that_left_the_recipe_has_spent_an_unknown_amount(tmp_path: Path) -> None:
+def test_a_budget_needs_known_spending(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "calls" / "eval-big" / "replies.jsonl", [PaidReply("a", "Go.", Tokens(9, 1), batch=False)])
     recipe = load_recipe("number_line/nano")
     assert open_account(recipe, tmp_path).spent == 0

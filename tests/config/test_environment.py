@@ -12,7 +12,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.rollout.worker import WorkerEnv
 
 
-def test_the_recipe_s_options_are_overridden_by_a_stage_s_and_its_dataset_is_that_of_the_run(tmp_path: Path) -> None:
+def test_a_stage_overrides_the_recipes_options(tmp_path: Path) -> None:
     env = recipe_env(load_recipe("dangerous_taxi/nano"), tmp_path, {"horizon": 3})
     assert (env.name, env.horizon) == ("dangerous_taxi", 3)
     with pytest.raises(InvalidInput, match=f"{tmp_path}/dataset"):

@@ -51,7 +51,7 @@ def test_a_section_that_names_no_kind_is_of_the_default_one(tmp_path: Path) -> N
     assert rlft("rlft: {terms: {entropy: null}}", "rlft.terms.entropy.floor=0.2").terms == found.terms
 
 
-def test_a_section_of_another_kind_replaces_the_one_that_is_extended_or_overridden(tmp_path: Path) -> None:
+def test_a_section_of_another_kind_replaces_the_one_above(tmp_path: Path) -> None:
     above = f"{MINIMAL}rlft: {{advantage: {{gae_lambda: 0.5, center: false}}, terms: {{entropy: {{coef_end: 0.5}}}}}}"
     write(tmp_path, above, "base.yaml")
     write(tmp_path, "extends: base.yaml\nrlft: {update: {epsilon: 0.1}}", "middle.yaml")
@@ -132,7 +132,7 @@ def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
     ]
 
 
-def test_a_number_of_past_steps_stands_for_its_section_wherever_it_is_given(tmp_path: Path) -> None:
+def test_a_number_of_past_steps_stands_for_its_section(tmp_path: Path) -> None:
     base = write(tmp_path, MINIMAL + "prompt: {history: 7}\n")
     longer = write(tmp_path, f"extends: {base}\nprompt: {{history: {{show: transitions}}}}\n", "longer.yaml")
     said = {
@@ -178,7 +178,7 @@ def test_keys_are_names_dates_are_text_and_numbers_need_no_point(tmp_path: Path)
     assert recipe.env.options == {"1": 2e-4, "no": 1e5, "null": "e5", "2020-02-30": "2e-4"}
 
 
-def test_an_alias_stands_for_a_value_of_its_own_and_a_merged_mapping_is_overruled(tmp_path: Path) -> None:
+def test_aliases_and_merged_mappings(tmp_path: Path) -> None:
     text = MINIMAL + "rlft: {stages: [&stage {name: a, iterations: 1}, *stage]}"
     rlft = load_recipe(write(tmp_path, text), ["rlft.stages.0.iterations=5"]).rlft
     assert rlft is not None
@@ -360,7 +360,7 @@ def test_what_the_environment_does_not_take_is_named_all_at_once(
     assert [re.search(fact, line) is not None for fact, line in zip(facts, lines, strict=True)] == [True] * len(facts)
 
 
-def test_menus_longer_than_those_of_the_labels_and_splits_without_tasks_are_refused_before_any_stage() -> None:
+def test_long_menus_and_empty_splits_are_refused() -> None:
     longer = ["env.options.menu=52", "rlft.stages=[{name: a, iterations: 2, env: {menu: 60}}]"]
     with pytest.raises(InvalidInput, match="rlft.stages.0.env: its menus have up to 60 actions, .* 52; set"):
         check_recipe(load_recipe("alfworld/nano", longer))

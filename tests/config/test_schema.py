@@ -29,7 +29,7 @@ def test_every_section_documents_its_fields_and_refuses_unknown_keys(section: ty
     assert config["extra"] == ("allow" if section is PlayersSection else "forbid")
 
 
-def test_a_player_that_is_none_of_the_library_and_names_no_class_is_an_unknown_key() -> None:
+def test_an_unknown_player_is_an_unknown_key() -> None:
     with pytest.raises(InvalidInput, match=r"players.reflektor: unknown key, given .*; did you mean 'reflector'"):
         load_recipe("number_line/nano", ["players.reflektor={player: none}"])
 

@@ -46,7 +46,7 @@ WISHES = {
         f"make the environment auto_explore with dataset='{source}'": [
             f"env={{name: auto_explore, options: {{dataset: '{source}'}}}}"
         ]
-        for source in ("pypi:shop", "/home/mine", "../mine", "~", "house.z8", "file:///srv")
+        for source in ("pypi:shop", "../mine", "file:///srv")
     },
     "make the environment gymnasium with make={'hook': 'others'}": [
         "env={name: gymnasium, options: {id: FrozenLake-v1, make: {hook: others}}}"
@@ -97,7 +97,7 @@ def is_number(annotation: Any) -> bool:
     return annotation in (int, float, type(None))
 
 
-def test_every_field_of_a_recipe_is_a_number_a_section_or_on_the_list() -> None:
+def test_every_field_of_a_recipe_is_listed() -> None:
     unlisted, listed = set(), set()
     for section in sections(Recipe):
         for name, field in settings_fields(section).items():
@@ -116,7 +116,7 @@ class Newer(ModelSection):
     compression: Literal["none", "some"] = "none"
 
 
-def test_a_field_that_is_not_on_the_list_is_refused_once_it_is_set() -> None:
+def test_an_unlisted_field_is_refused_once_it_is_set() -> None:
     recipe = load_recipe("number_line/nano")
     assert list(wishes(recipe.model_copy(update={"model": Newer()}))) == []
     changed = recipe.model_copy(update={"model": Newer(hook="others:run", compression="some")})
@@ -183,9 +183,7 @@ def test_a_recipe_that_the_user_began_is_theirs_in_that_folder_only(tmp_path: Pa
         load_saved_recipe(mine / RECIPE)
 
 
-def test_a_folder_stays_the_users_once_there_is_a_key_for_their_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_stays_the_users_once_there_is_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     recipe = recipe_that("send the key in OPENAI_API_KEY to http://localhost:8000/v1")
     mine = folder_with(recipe, tmp_path / "mine")
@@ -206,9 +204,7 @@ def test_the_recipe_of_a_folder_extends_no_file(tmp_path: Path) -> None:
     assert load_saved_recipe(theirs / RECIPE).env.name == "number_line"
 
 
-def test_a_word_that_names_a_file_of_the_working_folder_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_word_that_names_a_local_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     games = ["env={name: textworld, options: {games: private}}"]
     planner = ["players.planner={player: local, model: {name: private}}"]
@@ -294,7 +290,7 @@ def test_an_export_is_the_users_own(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_command_runs_the_code_of_a_model_that_a_folder_from_elsewhere_names(
+def test_no_command_runs_the_code_of_a_foreign_model(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, mark = forget_digests(shutil.copytree(trained, tmp_path / "run")), tmp_path / "ran"

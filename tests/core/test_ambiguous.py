@@ -31,7 +31,7 @@ class Unknown(Note):
         return None
 
 
-def test_two_pasts_whose_last_state_looks_the_same_are_found_with_the_actions_that_they_need() -> None:
+def test_ambiguous_states_are_found() -> None:
     found = ambiguous_states(Note(), episodes=6, seed=0)
     assert found is not None
     assert (found.text, found.pasts) == ("Doors.", (("walk", "walk"),) * 2)
@@ -43,7 +43,7 @@ def test_two_pasts_whose_last_state_looks_the_same_are_found_with_the_actions_th
     assert str(found) in check_env(Note())
 
 
-def test_an_expert_that_knows_what_no_player_can_is_found_by_its_different_actions_after_equal_pasts() -> None:
+def test_a_privileged_expert_is_found() -> None:
     found = ambiguous_states(Guessed(), episodes=6, seed=0)
     assert found is not None
     assert (found.share, found.privileged) == (found.unexplained, pytest.approx(1 / 3))
@@ -51,5 +51,5 @@ def test_an_expert_that_knows_what_no_player_can_is_found_by_its_different_actio
 
 
 @pytest.mark.parametrize("env", [Told(), Unknown(), make_env("number_line", size=6)])
-def test_nothing_is_found_where_the_text_tells_all(env: NatLangEnv) -> None:
+def test_unambiguous_states_are_not_found(env: NatLangEnv) -> None:
     assert ambiguous_states(env, episodes=6, seed=0) is None

@@ -26,7 +26,7 @@ def test_new_inputs_are_computed_together_and_once() -> None:
     assert double.asked == [[1, 2], [3]]
 
 
-def test_the_results_used_last_are_kept_and_a_batch_may_be_larger_than_the_cache() -> None:
+def test_the_results_used_last_are_kept() -> None:
     double, cache = Doubling(), BatchCache[int, int](2)
     cache.add({7: 14, 8: 16})
     assert cache.get([7], double) == [14]

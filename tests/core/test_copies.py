@@ -19,7 +19,7 @@ WAYS = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda it: p
 
 
 @WAYS
-def test_a_copied_environment_stands_where_the_original_does_draws_the_same_and_goes_its_own_way(copied):
+def test_a_copied_environment_goes_its_own_way(copied):
     env = Corridor(horizon=4)
     env.reset(seed=3, options={"task": Task("train-0", {"room": 0})})
     env.action_space.seed(1)
@@ -58,6 +58,6 @@ def test_an_environment_in_a_worker_process_refuses_to_be_copied():
                 copied(env)
 
 
-def test_a_class_without_a_constructor_of_its_own_still_has_the_options_of_the_base():
+def test_a_class_without_a_constructor_has_the_bases_options():
     """The options are not those of ``__new__``, which takes anything."""
     assert list(inspect.signature(type("Bare", (NatLangEnv,), {})).parameters) == ["horizon"]

@@ -117,7 +117,7 @@ def test_gymnasium_sees_the_task_with_the_state():
     assert env.reset(seed=0)[0] == env.render() == env.step("right")[0] == "Find the exit.\nRoom 0."
 
 
-def test_a_text_space_holds_every_text_and_draws_legal_ones_by_seed_or_from_a_mask():
+def test_text_spaces_hold_and_draw_texts():
     env = corridor()
     start(env, AT_1)
     drawn = []

@@ -72,7 +72,7 @@ def test_a_result_and_an_error_arrive_as_they_are(place: Place[Any]) -> None:
 
 
 @anywhere
-def test_one_runner_keeps_its_loop_from_call_to_call_and_sees_the_context_of_each(place: Place[Any]) -> None:
+def test_one_runner_keeps_its_loop(place: Place[Any]) -> None:
     async def look() -> tuple[Any, str]:
         return asyncio.get_running_loop(), NAMED.get()
 

@@ -60,7 +60,7 @@ DEEP = "[" * MAX_NESTING + "]" * MAX_NESTING
     ],
     ids=lambda line: repr(line[:40]),
 )
-def test_a_line_that_no_record_is_written_as_is_refused_with_one_short_sentence(tmp_path, line):
+def test_a_bad_line_is_refused_in_one_sentence(tmp_path, line):
     with pytest.raises(InvalidInput, match="line 1") as caught:
         read(tmp_path / "records.jsonl", line)
     assert len(str(caught.value)) < 500

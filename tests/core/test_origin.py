@@ -30,7 +30,7 @@ def test_a_run_folder_keeps_the_surroundings_in_which_it_was_begun(
     assert begun.hardware in str(begun)
 
 
-def test_a_folder_without_a_ledger_has_no_origin_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_ledger_has_no_origin(tmp_path: Path) -> None:
     assert read_origin(tmp_path) is None
     for written in ({"date": 7}, None):
         (tmp_path / "stages.json").write_text(json.dumps({"written_by": written}))

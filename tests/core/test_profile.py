@@ -36,7 +36,7 @@ def test_parts_add_up_to_an_iteration_and_exclude_what_is_within_them():
     assert list(profile.iterations[1]) == [REST, "next"]
 
 
-def test_a_part_counts_for_the_iteration_it_is_in_and_nothing_without_a_profile():
+def test_parts_count_for_their_iteration():
     with profiling() as profile:
         with part("before"):
             profile.begin_iteration()

@@ -64,7 +64,7 @@ def test_what_a_method_raises_becomes_a_sentence_that_says_where_it_happened(met
     assert ("env.workers" in str(caught.value)) is (method != "tasks")
 
 
-def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
+def test_own_sentences_and_signals_pass():
     for kind in (InvalidInput, WorkFailed):
         refusal = kind("this task is not for you; choose another.")
         with pytest.raises(kind) as caught:
@@ -107,7 +107,7 @@ def test_a_sentence_of_its_own_is_left_as_it_is_and_a_signal_ends_the_program():
         ("observe", Observation("A door.", (Way("left"),)), "<left>.*plain texts"),
     ],
 )
-def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(method, answer, facts):
+def test_nonsense_is_refused_where_it_happens(method, answer, facts):
     replaced = late(method, lambda: answer)
     env = corridor(**replaced)
     env.reset(seed=0, options={"task": env.tasks("train")[0]})
@@ -119,7 +119,7 @@ def test_nonsense_is_refused_at_the_step_at_which_it_happens_and_by_the_checker(
         check_env(corridor(**replaced))
 
 
-def test_a_menu_has_no_more_actions_than_labels_those_included_that_are_listed_though_illegal_here():
+def test_a_menu_has_no_more_actions_than_labels():
     shown = Observation("A door.", ("left", "right"), common=("left", "up"))
     with pytest.raises(EnvFailed, match="3 actions, those of Observation.common included, .*2"):
         corridor(observe=lambda _: shown).reset()

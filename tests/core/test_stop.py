@@ -62,7 +62,7 @@ def test_the_first_signal_asks_for_a_stop_and_a_second_one_acts(signals, raises,
     assert [signal.getsignal(number) for number in BOTH] == [end, end]
 
 
-def test_an_ignored_signal_stays_ignored_and_one_without_an_end_is_no_success():
+def test_an_ignored_signal_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with gentle_stops() as stop:
         send(signal.SIGINT)

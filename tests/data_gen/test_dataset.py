@@ -181,7 +181,7 @@ def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, 
     assert replies[0] != replies[1]
 
 
-def test_paid_replies_are_kept_and_asked_for_again_only_if_a_file_or_what_is_asked_has_changed(
+def test_paid_replies_are_asked_again_only_if_something_changed(
     endpoint: ScriptedEndpoint, shop: Path, office: Path, tmp_path: Path
 ) -> None:
     endpoint.reply = good

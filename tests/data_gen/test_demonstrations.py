@@ -112,7 +112,7 @@ def test_a_file_of_another_environment_or_other_options_is_refused(header: Heade
         check_place(shown, header)
 
 
-def test_what_a_kill_left_unfinished_is_removed_and_a_file_of_something_else_is_refused(shown: Path) -> None:
+def test_an_unfinished_demonstration_is_removed(shown: Path) -> None:
     whole = shown.read_bytes()
     shown.write_bytes(whole + b'{"task": {"id": "4-to')
     check_place(shown, HEADER)
@@ -177,9 +177,7 @@ def test_enough_demonstrations_need_no_teacher_and_have_the_layout_of_the_recipe
     assert acted.completion == bare.completion
 
 
-def test_past_states_rewards_and_words_are_kept_and_a_file_without_them_is_refused_where_prompts_show_them(
-    shown: Path, tmp_path: Path
-) -> None:
+def test_demonstrations_keep_what_prompts_of_the_past_need(shown: Path, tmp_path: Path) -> None:
     showing: dict[str, Any] = {
         "prompt": {"history": {"show": "transitions", "reward": True}},
         "players": {"reflector": {"carry": True}},

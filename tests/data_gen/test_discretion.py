@@ -114,7 +114,7 @@ def rows(folder: Path) -> dict[str, str]:
 HONEST = {"No word is seen.": " Something opens it.", "The word is AMBER.": " Amber opens it."}
 
 
-def test_a_reflection_that_says_a_hidden_word_makes_no_row_and_is_counted(tmp_path: Path) -> None:
+def test_a_reflection_with_a_hidden_word_makes_no_row(tmp_path: Path) -> None:
     shown = play_stages(recipe("strongroom"), tmp_path, "gen-data")
     assert rows(tmp_path) == HONEST
     summary = generate(recipe("strongroom"), tmp_path)

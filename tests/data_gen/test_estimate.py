@@ -29,7 +29,7 @@ def wise(chat: Chat) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("env", "trajectory"), [("number_line", "teacher"), ("dangerous_taxi", "oracle")])
-def test_a_dry_run_asks_nothing_and_its_estimate_is_near_what_the_server_counts(
+def test_the_estimate_of_a_dry_run_is_near_the_truth(
     endpoint: ScriptedEndpoint, tmp_path: Path, env: str, trajectory: str
 ) -> None:
     endpoint.reply, endpoint.usage = wise, counted_usage

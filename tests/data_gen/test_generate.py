@@ -82,7 +82,7 @@ def test_the_expert_teaches_exactly_the_wanted_number_of_samples(tmp_path: Path)
         assert (row.completion, row.task, row.step) == (without.completion, without.task, without.step)
 
 
-def test_the_same_seed_writes_the_same_bytes_and_more_samples_begin_with_the_fewer(tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
     for folder, seed, samples in (("a", 0, 40), ("b", 0, 40), ("c", 1, 40), ("more", 0, 60)):
         data = {"noise": 0.3, "samples": samples}
         generate(taxi(data, seed=seed, prompt={"shuffle": True}), tmp_path / folder)
@@ -91,9 +91,7 @@ def test_the_same_seed_writes_the_same_bytes_and_more_samples_begin_with_the_few
     assert few == more[:40]
 
 
-def test_rows_hold_the_prompts_of_the_trajectories_with_the_expert_s_labels_where_noise_was_played(
-    tmp_path: Path,
-) -> None:
+def test_rows_hold_the_experts_labels(tmp_path: Path) -> None:
     data = {"noise": 0.5, "negatives": 0.0, "samples": 80}
     generate(recipe(data, prompt={"shuffle": True, "labels": "letters"}), tmp_path)
     env = make_env("number_line")
@@ -115,7 +113,7 @@ def test_rows_hold_the_prompts_of_the_trajectories_with_the_expert_s_labels_wher
     assert any("Mistake" in row.completion for row in said)
 
 
-def test_a_negative_sample_follows_a_wrong_action_and_only_that_step_is_kept(tmp_path: Path) -> None:
+def test_a_negative_sample_follows_a_wrong_action(tmp_path: Path) -> None:
     generate(taxi({"negatives": 1.0, "samples": 80}), tmp_path)
     env = make_env("dangerous_taxi")
     episodes = {trajectory.seed: trajectory for trajectory in read_trajectories(tmp_path / "data" / "teacher.jsonl")[1]}
@@ -141,7 +139,7 @@ class FarLine(NumberLine):
 
 
 @pytest.mark.parametrize("name", ["dangerous_taxi", "far_line"])
-def test_no_sample_shows_the_start_of_a_held_out_task_of_any_split(name: str, tmp_path: Path) -> None:
+def test_no_sample_shows_a_held_out_start(name: str, tmp_path: Path) -> None:
     register_env("far_line", FarLine)
     assert generate(recipe({"samples": 150}, env={"name": name}), tmp_path).held_out > 0
     env = make_env(name)
@@ -184,9 +182,7 @@ def test_an_expert_without_advice_or_off_the_menu_is_refused(
         asyncio.run(ExpertTeacher().advise(Request(seen, layout.menu_of(here), mistaken=False)))
 
 
-def test_a_chat_teacher_reflects_then_chooses_and_plays_its_choice_whichever_episode_ends_first(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_chat_teacher_reflects_and_plays_its_choice(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = clever
     summary = generate(remote(endpoint, {"trajectory": "teacher", "concurrency": 1}), tmp_path / "one")
     assert (summary.samples, summary.usage.retries) == (12, 0)
@@ -216,7 +212,7 @@ def asked(endpoint: ScriptedEndpoint) -> set[str]:
 
 
 @pytest.mark.parametrize(("noise", "told"), [(0.0, {REFLECT}), (0.5, {REFLECT, MISTAKEN})])
-def test_the_teacher_is_told_of_a_mistake_where_noise_led_astray_but_not_after_its_own_action(
+def test_the_teacher_is_told_of_mistakes_that_noise_made(
     noise: float, told: set[str], endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = first_action
@@ -231,9 +227,7 @@ class UnjudgedLine(NumberLine):
         return None
 
 
-def test_where_mistakes_cannot_be_told_another_action_than_the_advised_one_may_be_one(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_unadvised_actions_may_be_mistakes(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     register_env("unjudged_line", UnjudgedLine)
     endpoint.reply = lambda _: "Well."
     unjudged = {"env": {"name": "unjudged_line"}}
@@ -258,9 +252,7 @@ def test_an_oracle_s_spoiler_reaches_the_teacher_and_no_file(endpoint: ScriptedE
     assert b"best next" not in written
 
 
-def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_call_without_a_usable_reply_is_set_aside(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     def moody(chat: Chat) -> str:
         return "7" if "Now choose" in str(chat) and "Number 1, target 6" in str(chat) else clever(chat)
 
@@ -280,9 +272,7 @@ def test_a_call_without_a_usable_reply_is_set_aside_and_the_others_go_on(
     assert (endpoint.requests, contents(tmp_path)) == ([], before)
 
 
-def test_a_teacher_without_any_usable_reply_is_given_up_however_many_may_be_set_aside(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_teacher_without_usable_replies_is_given_up(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda _: " "
     there = {"base_url": endpoint.url, "max_attempts": 1, "max_rejected": 1000}
     hopeless = remote(endpoint, {"trajectory": "oracle", "endpoint": there})
@@ -294,9 +284,7 @@ def test_a_teacher_without_any_usable_reply_is_given_up_however_many_may_be_set_
     assert len(rejected) == len(endpoint.requests)
 
 
-def test_no_more_than_the_allowed_money_is_spent_and_what_was_paid_for_is_not_asked_again(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_the_budget_holds_and_paid_calls_are_not_repeated(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = clever
     elsewhere = remote(endpoint, {"endpoint": {"base_url": "https://chat.example/v1"}})
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):

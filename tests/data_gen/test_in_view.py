@@ -37,14 +37,14 @@ class Telling:
         ]
 
 
-def test_a_plan_is_made_where_the_episode_began_and_read_by_both_players():
+def test_a_plan_is_read_by_both_players():
     heard, read = words_in_view(SAMPLES, [Seat("planner", Telling()), REFLECTOR], LAYOUT, [TAUGHT])
     plan = {"planner": "The start. a walks"}
     assert heard == [plan, plan, {}]
     assert read == [{**plan, "reflector": "Good."}, {**plan, "reflector": "Begin."}, {"reflector": "Fine."}]
 
 
-def test_a_memory_reads_what_the_teacher_said_at_the_step_before_as_the_thought():
+def test_a_memory_reads_the_teachers_last_words():
     class Recalling:
         def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002
             return [Utterance(view.before.get("policy", "none")) for view in views]
@@ -57,7 +57,7 @@ def test_a_memory_reads_what_the_teacher_said_at_the_step_before_as_the_thought(
         assert [words["memory"] for words in read] == [first, "none", "none"]
 
 
-def test_a_memory_before_the_reflector_is_read_by_it_and_one_after_it_reads_it():
+def test_a_memory_may_speak_before_or_after_the_reflector():
     memory = Seat("memory", Telling())
     heard, read = words_in_view(SAMPLES[:1], [memory, REFLECTOR], LAYOUT, [TAUGHT])
     assert heard == [{"memory": "A hall. a walks"}]

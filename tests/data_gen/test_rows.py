@@ -51,7 +51,7 @@ def test_a_sample_becomes_a_row_for_each_player() -> None:
     assert row.completion == "B"
 
 
-def test_the_thought_to_learn_is_the_reflection_even_if_the_prompt_shows_it() -> None:
+def test_the_thought_to_learn_is_the_reflection() -> None:
     thinks = replace(LAYOUT, action_mode="thought_choice")
     assert policy_row(SAMPLE, thinks, {}).thought == " Good."
     beside_a_reflector = policy_row(SAMPLE, thinks, {"reflector": SAMPLE.reflection})

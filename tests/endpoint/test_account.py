@@ -61,7 +61,7 @@ def test_every_reply_is_paid_as_the_endpoint_counted_usable_or_not(endpoint: Scr
         ({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99}}, Tokens(10, cached=10)),
     ],
 )
-def test_a_reply_whose_counts_make_no_sense_counts_as_the_most_that_it_may_cost(
+def test_nonsensical_counts_cost_the_most_possible(
     endpoint: ScriptedEndpoint, tmp_path: Path, odd: dict[str, Any], counted: Tokens | None
 ) -> None:
     endpoint.usage = lambda *_: odd
@@ -73,9 +73,7 @@ def test_a_reply_whose_counts_make_no_sense_counts_as_the_most_that_it_may_cost(
     assert Journal(tmp_path / "free").paid == [(counted or Tokens(), False)]
 
 
-def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_stopped(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_the_limit_is_used_up_and_never_passed(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.usage, endpoint.latency_s = dearest, 0.02
     there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
     one = Tokens(27, 200).cost(PRICE)
@@ -93,9 +91,7 @@ def test_the_limit_is_used_up_and_never_passed_and_more_money_goes_on_where_it_s
     assert account.spent == pytest.approx(40 * one)
 
 
-def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_call_that_might_pass_the_limit_waits(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.latency_s = 0.02
     there = endpoint.at(price=PRICE, concurrency=8, max_tokens=200)
     # not enough for 8 at worst; they cost less
@@ -105,9 +101,7 @@ def test_a_call_that_might_pass_the_limit_waits_for_what_those_under_way_cost(
     assert account.spent == pytest.approx(40 * (7 * 2.5 + 5 * 10) / 1e6)
 
 
-def test_a_limit_without_a_price_or_not_above_0_is_refused_and_a_server_of_ones_own_needs_none(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_a_cost_limit_needs_a_price(endpoint: ScriptedEndpoint) -> None:
     with pytest.raises(InvalidInput, match="gpt-4o.*price"):
         ChatClient(endpoint.at(base_url="https://chat.example/v1"), account=Account(5))
     ChatClient(endpoint.at(), account=Account(5))

@@ -82,7 +82,7 @@ def test_calls_are_submitted_fetched_and_not_made_again(
     assert open_account(recipe(endpoint), folder).spent == pytest.approx(len(calls) * ONE / 2)
 
 
-def test_calls_that_expired_or_failed_are_made_in_another_round_or_in_the_ordinary_way(
+def test_expired_and_failed_calls_are_made_again(
     endpoint: ScriptedEndpoint, tmp_path: Path, online: dict[str, bytes]
 ) -> None:
     folder = tmp_path / "batched"
@@ -109,9 +109,7 @@ def test_calls_that_expired_or_failed_are_made_in_another_round_or_in_the_ordina
     assert rows(folder) == rows(tmp_path / "ordinary") == online
 
 
-def test_calls_wait_until_the_open_batch_is_fetched_and_a_failed_one_is_given_up(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_calls_wait_for_the_open_batch(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.batches.states = ["failed"]
     run(endpoint, tmp_path, "submit")
     for what in ("submit", None):
@@ -146,7 +144,7 @@ def test_replies_fetched_before_a_kill_are_not_kept_or_paid_twice(endpoint: Scri
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "created"), [("slow:9", 1), ("drip:9", 0)])
-def test_a_batch_whose_creation_a_kill_interrupts_is_found_again_or_costs_nothing(
+def test_a_batch_survives_a_kill_during_its_creation(
     endpoint: ScriptedEndpoint, tmp_path: Path, fault: str, created: int
 ) -> None:
     endpoint.batches.states, endpoint.usage = ["completed"], dearest
@@ -169,9 +167,7 @@ def test_a_batch_whose_creation_a_kill_interrupts_is_found_again_or_costs_nothin
     assert sum(tokens.cost(DEAR.price, batch=True) for tokens, _ in Journal(tmp_path).paid) == pytest.approx(6 * half)
 
 
-def test_calls_of_a_batch_that_was_given_up_count_as_spent_and_those_that_it_did_not_answer_do_not(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_batch_given_up_counts_only_what_it_answered(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     there = replace(DEAR, base_url=endpoint.url)
     most = Tokens(27, 200).cost(DEAR.price) / 2
     for folder, states, spent in ((tmp_path / "failed", "failed", 0.0), (tmp_path / "given up", "", 6 * most)):
@@ -193,9 +189,7 @@ def test_a_lost_upload_is_repeated_and_a_lost_confirmation_is_not(endpoint: Scri
     assert len(calls) > 3
 
 
-def test_more_calls_than_a_batch_may_hold_are_several_each_known_as_soon_as_it_is_submitted(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_too_many_calls_become_several_batches(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply, endpoint.batches.states = lambda chat: f"you said {chat[0]['content']}", ["completed"]
     client = ChatClient(endpoint.at(), Journal(tmp_path))
     chats = [[{"role": "user", "content": str(number)}] for number in range(10)]

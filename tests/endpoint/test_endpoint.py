@@ -10,9 +10,7 @@ from reflectrl.endpoint.endpoint import NO_KEY, PICTURE_TOKENS, PRIVATE_TIMEOUT_
 CHAT = [{"role": "user", "content": "hello"}]
 
 
-def test_the_key_comes_from_the_environment_and_a_bad_one_is_refused_and_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_bad_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, "  \n", "sk-säcret"):
         monkeypatch.delenv("MY_KEY", raising=False) if value is None else monkeypatch.setenv("MY_KEY", value)
         with pytest.raises(InvalidInput, match="MY_KEY") as caught:
@@ -49,14 +47,12 @@ OWN = ("http://localhost:8000/v1", "http://[::1]:1/v1", "http://gpu-box:8000", "
 @pytest.mark.parametrize(
     "url", [None, "https://api.example.com/v1", "https://8.8.8.8/v1", "https://[::ffff:8.8.8.8]/v1", *OWN]
 )
-def test_a_server_on_a_private_address_may_be_slow_unless_the_recipe_says_otherwise(url: str | None) -> None:
+def test_a_private_server_may_be_slow(url: str | None) -> None:
     assert Endpoint(base_url=url).attempt_s == (PRIVATE_TIMEOUT_S if url in OWN else TIMEOUT_S)
     assert Endpoint(base_url=url, timeout_s=5.0).attempt_s == 5.0
 
 
-def test_a_key_that_the_recipe_does_not_name_is_sent_encrypted_or_not_beyond_the_own_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unnamed_key_leaves_the_network_only_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(InvalidInput, match=r"OPENAI_API_KEY unencrypted; write https"):
         Endpoint(base_url="http://api.openai.com/v1").key()
@@ -74,14 +70,14 @@ def test_calls_are_equal_if_everything_that_shapes_their_replies_is() -> None:
     assert others[2].digest(CHAT, "1") != others[2].digest(CHAT, "2")
 
 
-def test_a_call_costs_at_most_a_token_a_byte_and_all_the_tokens_it_may_answer() -> None:
+def test_the_most_that_a_call_may_cost() -> None:
     chat = [{"role": "user", "content": "häl"}, {"role": "user", "content": ""}]  # 4 bytes, 16 around each
     assert Endpoint(price=Price(1_000_000, 0)).max_cost(chat) == 36
     assert Endpoint(price=Price(0, 1_000_000), max_tokens=50).max_cost(chat) == 50
     assert Endpoint().max_cost(chat) == 0
 
 
-def test_a_call_about_other_pictures_is_another_call_and_each_is_paid_for() -> None:
+def test_other_pictures_make_another_call() -> None:
     one, other = (PicturedChat(CHAT, [Image(data)]) for data in (b"one", b"other"))
     endpoint = Endpoint(price=Price(1_000_000, 0))
     assert len({endpoint.digest(chat) for chat in (CHAT, one, other)}) == 3

@@ -17,7 +17,7 @@ def paid(asked: str, text: str | None = "fine") -> PaidReply:
     return PaidReply(asked, text, Tokens(7, 5), batch=False)
 
 
-def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_process(tmp_path: Path) -> None:
+def test_a_reply_is_on_disk_as_soon_as_it_is_added(tmp_path: Path) -> None:
     Journal(tmp_path / "calls").add(paid("a"))
     [line] = (tmp_path / "calls" / REPLIES).read_text().splitlines()
     tokens = {"prompt": 7, "completion": 5, "cached": 0}
@@ -37,9 +37,7 @@ def test_a_reply_is_in_the_file_as_soon_as_it_is_added_and_known_to_the_next_pro
     assert Journal(tmp_path / "calls").paid == [(Tokens(7, 5), False)] * 2
 
 
-def test_a_torn_last_line_is_left_out_until_a_reply_replaces_it_and_another_bad_line_is_refused_by_its_number(
-    tmp_path: Path,
-) -> None:
+def test_a_torn_last_line_is_dropped_and_another_bad_line_refused(tmp_path: Path) -> None:
     Journal(tmp_path).add(paid("a"))
     whole = (tmp_path / REPLIES).read_bytes()
     for torn in ('{"asked": "b", "te', '{"asked": "b", "text": "x"}', "\x00\x00"):
@@ -54,7 +52,7 @@ def test_a_torn_last_line_is_left_out_until_a_reply_replaces_it_and_another_bad_
         Journal(tmp_path)
 
 
-def test_a_request_counts_as_spent_until_its_reply_and_one_that_was_sent_again_stays_without(tmp_path: Path) -> None:
+def test_a_request_counts_as_spent_until_its_reply(tmp_path: Path) -> None:
     most = Tokens(20, 200)
     journal = Journal(tmp_path)
     journal.send({"a": most})
@@ -81,7 +79,7 @@ def test_lines_that_several_threads_write_at_the_same_time_stay_whole(tmp_path: 
     assert (Journal(tmp_path).replies, len(Journal(tmp_path).paid)) == (80, 80)
 
 
-def test_a_rejected_call_stays_so_until_its_line_is_deleted_and_its_bad_replies_are_forgotten(tmp_path: Path) -> None:
+def test_a_rejected_call_stays_so_until_its_line_is_deleted(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for asked in ("a", "a again", "b"):
         journal.add(paid(asked))
@@ -98,7 +96,7 @@ def test_a_rejected_call_stays_so_until_its_line_is_deleted_and_its_bad_replies_
         assert sum(tokens.prompt for tokens, _ in later.paid) == 3 * 7
 
 
-def test_a_journal_that_is_only_read_knows_old_and_new_replies_and_writes_none(tmp_path: Path) -> None:
+def test_a_read_only_journal_writes_nothing(tmp_path: Path) -> None:
     Journal(tmp_path).add(paid("a"))
     before = (tmp_path / REPLIES).read_bytes()
     journal = Journal(tmp_path, read_only=True)

@@ -82,7 +82,7 @@ def test_the_first_way_that_a_server_obeys_is_found_once_and_a_restart_asks_noth
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_server_in_trouble_is_asked_on_in_the_way_that_it_obeyed(tmp_path: Path) -> None:
+def test_a_server_in_trouble_is_asked_in_the_same_way(tmp_path: Path) -> None:
     with LabelServer("schema") as server:
         server.faults.extend(["503", "500", "none", "500", "429", "500", "none", "too-long"])
         client = ChatClient(server.at(), Journal(tmp_path))
@@ -92,7 +92,7 @@ def test_a_server_in_trouble_is_asked_on_in_the_way_that_it_obeyed(tmp_path: Pat
         assert set(server.ways) == {"schema"}
 
 
-def test_labels_whose_first_token_may_be_another_label_are_not_asked_for_by_logprobs() -> None:
+def test_ambiguous_labels_are_not_asked_for_by_logprobs() -> None:
     ways = LabelWays(Endpoint(base_url="http://localhost/v1"), WAYS[2:])
     assert [ways.of(question(labels=labels)) for labels in (("1", "10", "2"), ("0", "1", "2"))] == ["text", "logprobs"]
 
@@ -139,7 +139,7 @@ def test_of_a_reply_that_was_cut_off_the_whole_sentences_are_read() -> None:
 
 
 @pytest.mark.usefixtures("endpoint")
-def test_a_whole_line_of_the_menu_is_a_label_whatever_way_was_asked_for() -> None:
+def test_a_whole_line_of_the_menu_is_a_label() -> None:
     with LabelServer("nothing", says="**2. pick up**") as server:
         assert ChatClient(server.at()).ask_many([question()], [label])[0].value == "2"
         assert server.ways == ["schema"]

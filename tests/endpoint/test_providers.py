@@ -47,9 +47,7 @@ def test_a_rate_limit_that_never_ends_ends_the_work(endpoint: ScriptedEndpoint) 
         asks(endpoint.at(timeout_s=0.1, max_attempts=2))
 
 
-def test_the_temperature_is_left_out_for_models_that_refuse_it_and_their_replies_count_as_sampled(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_models_that_refuse_a_temperature_get_none(endpoint: ScriptedEndpoint) -> None:
     reasoning = endpoint.at(temperature=None)
     assert asks(reasoning) == "fine"
     assert "temperature" not in endpoint.requests[0].body
@@ -66,7 +64,7 @@ def test_the_temperature_is_left_out_for_models_that_refuse_it_and_their_replies
         ("http://localhost:8000/v1", "max_tokens"),
     ],
 )
-def test_openai_and_azure_are_told_the_limit_of_tokens_by_its_new_name(url: str | None, name: str) -> None:
+def test_openai_and_azure_get_the_new_name_of_the_limit(url: str | None, name: str) -> None:
     there = Endpoint(base_url=url, max_tokens=9)
     assert {key: value for key, value in there.body(CHAT).items() if key.startswith("max")} == {name: 9}
     assert there.is_openai == (name == "max_completion_tokens") != LabelWays(there).lenient
@@ -86,7 +84,7 @@ def test_a_key_of_openai_is_sent_to_no_other_provider(
     assert "name that in api_key_env" in str(refused)
 
 
-def test_a_key_in_place_of_its_variable_s_name_is_refused_and_not_shown() -> None:
+def test_a_key_in_place_of_its_variable_is_refused() -> None:
     with pytest.raises(InvalidInput, match="api_key_env is not a name") as caught:
         Endpoint(api_key_env="sk-proj-secret")
     assert "secret" not in f"{caught.value} {caught.value.__cause__}"
@@ -96,9 +94,7 @@ def test_a_key_in_place_of_its_variable_s_name_is_refused_and_not_shown() -> Non
     ("code", "said"),
     [("invalid_prompt", "flagged"), (None, "This model's maximum context length is 2048 tokens. However, you asked")],
 )
-def test_a_prompt_that_a_server_cannot_answer_is_set_aside_and_does_not_end_the_work(
-    code: str | None, said: str
-) -> None:
+def test_a_prompt_without_an_answer_is_set_aside(code: str | None, said: str) -> None:
     failure = classify_error(Endpoint(base_url="http://localhost:1/v1"), 400, code, {}, said)
     assert isinstance(failure, UnusableReply)
     assert (failure.answered, failure.final) == (True, True)
@@ -122,7 +118,7 @@ def test_a_numbered_list_of_thoughts_is_no_label(reply: str, meant: str | None) 
     assert read_leniently(reply, MENU) == meant
 
 
-def test_a_way_to_ask_for_labels_that_worked_outlives_an_empty_reply_and_one_that_was_cut() -> None:
+def test_a_way_to_ask_that_worked_outlives_bad_replies() -> None:
     ways = LabelWays(Endpoint(base_url="http://localhost:1/v1"))
     assert ways.read("schema", MENU, completion('{"label": "3"}'), str).text == "3"
     for odd in (completion(""), completion('{"lab', "length")):

@@ -210,9 +210,7 @@ def test_a_reply_without_a_whole_answer_is_asked_for_again_and_set_aside_with_th
         (stream({"error": {"code": 402, "message": "Insufficient credits"}}), 1, "status 402"),
     ],
 )
-def test_an_error_with_status_200_is_handled_by_the_status_that_it_names(
-    endpoint: ScriptedEndpoint, body: Any, sent: int, fact: str
-) -> None:
+def test_an_error_with_status_200_is_an_error(endpoint: ScriptedEndpoint, body: Any, sent: int, fact: str) -> None:
     endpoint.answer = lambda _: (200, body)
     with pytest.raises(WorkFailed, match=fact) as caught:
         ask(endpoint)
@@ -290,9 +288,7 @@ REFUSING: dict[str, tuple[Callable[[dict[str, Any]], bool], tuple[int, Any]]] = 
 
 
 @pytest.mark.parametrize("server", REFUSING)
-def test_a_request_that_a_server_refuses_in_one_form_is_made_in_another_once_and_for_all(
-    endpoint: ScriptedEndpoint, server: str
-) -> None:
+def test_a_refused_form_of_request_is_replaced_for_good(endpoint: ScriptedEndpoint, server: str) -> None:
     refuses, refusal = REFUSING[server]
     good = {False: whole(SAID), True: stream(part(SAID), part("", "stop"), LAST)}
     endpoint.answer = lambda body: refusal if refuses(body) else (200, good[bool(body.get("stream"))])
@@ -306,9 +302,7 @@ def test_a_request_that_a_server_refuses_in_one_form_is_made_in_another_once_and
     assert [body[name] for name in ("max_tokens", "max_completion_tokens") if name in body] == [200]
 
 
-def test_a_server_may_refuse_several_things_and_a_label_is_still_asked_for_in_its_first_way(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_a_server_may_refuse_several_things(endpoint: ScriptedEndpoint) -> None:
     servers = ("OpenAI behind LiteLLM", "vLLM, Gemma 2", "DashScope, QwQ")
 
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
@@ -323,7 +317,7 @@ def test_a_server_may_refuse_several_things_and_a_label_is_still_asked_for_in_it
     assert (body["stream"], "response_format" in body, len(body["messages"])) == (True, True, 1)
 
 
-def test_azure_with_an_old_version_is_told_the_limit_by_its_old_name(endpoint: ScriptedEndpoint) -> None:
+def test_old_azure_gets_the_old_name_of_the_limit(endpoint: ScriptedEndpoint) -> None:
     refusal = _said(400, "Unrecognized request argument supplied: max_completion_tokens")
     endpoint.answer = lambda body: refusal if "max_completion_tokens" in body else (200, whole(SAID))
     there = {"base_url": endpoint.root, "azure_api_version": "2024-02-01", "max_tokens": 33}

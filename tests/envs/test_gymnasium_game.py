@@ -50,6 +50,7 @@ def maps(env):
     return [env.reset(options={"task": task})[0] for task in env.tasks("test")[:4]]
 
 
+@pytest.mark.slow
 def test_a_task_has_one_map_although_the_constructor_draws_it(make):
     env, other = make("FrozenLake-v1", **LAKES), make("FrozenLake-v1", **LAKES)
     assert maps(env) == maps(other) == maps(copy.copy(env))
@@ -134,7 +135,7 @@ def test_episodes_by_hand(make):
     assert (terminated, info["success"]) == (True, False)
 
 
-def test_the_menu_holds_what_the_mask_of_gymnasium_allows_and_no_control_character_is_shown(make):
+def test_the_menu_follows_the_mask_of_gymnasium(make):
     env, bare = make("Taxi-v4", **TAXI), gymnasium.make("Taxi-v4", render_mode="ansi")
     text, info = env.reset(options={"task": Task("seed-3", {"seed": 3})})
     mask = bare.reset(seed=3)[1]["action_mask"]

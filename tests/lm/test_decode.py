@@ -59,7 +59,7 @@ def test_greedy_texts_are_those_of_generate_token_by_token(architecture):
         assert written(model, limit=limit) == [text[:limit] for text in whole]
 
 
-def test_a_text_that_ends_leaves_at_once_and_a_waiting_one_takes_its_place(talker):
+def test_a_waiting_text_takes_the_place_of_one_that_ends(talker):
     ends, _ = ended(written(talker))
     shapes: list[tuple[int, int]] = []
     hook = talker.register_forward_pre_hook(
@@ -82,7 +82,7 @@ def test_a_text_that_ends_leaves_at_once_and_a_waiting_one_takes_its_place(talke
 # ---- sampled ---------------------------------------------------------------------------------------------------------
 
 
-def test_sampled_texts_do_not_depend_on_batch_limit_order_or_what_was_held(talker):
+def test_sampled_texts_depend_on_their_draw_alone(talker):
     rows, given = [*ROWS, ROWS[0]], draws(len(ROWS) + 1)
 
     def sampled(order=tuple(range(9)), **options):
@@ -104,7 +104,7 @@ def test_sampled_texts_do_not_depend_on_batch_limit_order_or_what_was_held(talke
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_a_sample_is_where_the_cumulative_distribution_passes_the_next_draw_of_its_sequence(temperature):
+def test_samples_invert_the_cumulative_distribution(temperature):
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     logits[:, ::2] = -torch.inf
     given = draws(200)

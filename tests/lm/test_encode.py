@@ -44,7 +44,7 @@ def bare(prompt):
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2"])
-def test_the_distribution_is_the_softmax_of_the_models_logits_of_each_menus_labels(architecture):
+def test_the_distribution_is_a_softmax_over_labels(architecture):
     model = language_model(architecture)
     add_choice_head(model, value_head=True)
     torch.nn.init.normal_(model.value_head.weight)
@@ -60,7 +60,7 @@ def test_the_distribution_is_the_softmax_of_the_models_logits_of_each_menus_labe
     assert values[0].item() == pytest.approx(values[4].item(), abs=1e-5) != values[1].item()
 
 
-def test_a_listed_label_whose_action_is_illegal_has_no_probability_and_gets_no_gradient():
+def test_an_illegal_label_has_no_probability():
     model = language_model("llama")
     add_choice_head(model)
     batch = encoder().batch(LISTED, CPU)
@@ -128,7 +128,7 @@ def test_a_menu_that_is_missing_too_large_or_too_long_is_refused(player, prompts
 # ---- the length ------------------------------------------------------------------------------------------------------
 
 
-def test_a_prompt_loses_its_oldest_history_only_as_far_as_the_limit_and_the_reserve_demand():
+def test_a_prompt_loses_no_more_history_than_it_must():
     prompt = replace(policy_prompt(4), history=tuple(f"Past: {word}\n" for word in ("first", "second", "third")))
     full = encoder().tokens(prompt)
     assert encoder(len(full)).tokens(prompt) == full == tokens_of(prompt.text)

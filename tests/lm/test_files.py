@@ -93,24 +93,11 @@ REFUSED = {
         lambda f: rename_weights(f, Path(pickled(f / "inside.bin")).name),
         r"the weights 'inside.bin'; expected \*\.safetensors",
     ),
-    "an index with a pickle outside": (
-        lambda f: rename_weights(f, f"../{Path(pickled(f.parent / 'outside.bin')).name}"),
-        r"the weights '../outside.bin'; expected",
-    ),
     "an index with a number": (lambda f: rename_weights(f, 3), "the weights 3; expected"),
-    "an index that is a list": (lambda f: (f / "model.safetensors.index.json").write_text("[]"), "no JSON object"),
     "an index that is not JSON": (lambda f: (f / "model.safetensors.index.json").write_text("{"), "is not JSON"),
-    "a shard that is a link out": (
-        lambda f: link(f / next(iter(in_shards(f).values())), f.parent / "outside.safetensors"),
-        "a link to .*outside.safetensors, outside",
-    ),
     "a configuration that names a pickle": (
         lambda f: rewrite(f / CONFIG, transformers_weights=Path(pickled(f / "adapter_model.bin")).name),
         "adapter_model.bin'; expected",
-    ),
-    "a configuration that leaves the folder": (
-        lambda f: rewrite(f / CONFIG, transformers_weights="../outside.safetensors"),
-        "outside of the model",
     ),
     "a configuration that names an index in a subfolder": (
         lambda f: (
@@ -119,10 +106,6 @@ REFUSED = {
             rewrite(f / CONFIG, transformers_weights=f"sub/{INDEX}"),
         ),
         f"the weights 'sub/{INDEX}'; expected",
-    ),
-    "weights that are a link out": (
-        lambda f: link(f / "model.safetensors", f.parent / "outside.safetensors"),
-        "a link to .*outside.safetensors, outside",
     ),
     "weights in a folder that is a link out": (
         lambda f: (rename_weights(f, "sub/outside.safetensors"), link(f / "sub", f.parent)),
@@ -142,19 +125,13 @@ REFUSED = {
         "sets 'tokenizer_file'; expected special tokens alone",
     ),
     "a link to nothing": (lambda f: link(f / "vocab.json", "nothing"), "broken link"),
-    "a link in a circle": (lambda f: link(f / "vocab.json", "vocab.json"), "broken link"),
     "weights that are a pipe": (lambda f: fifo(f / "model.safetensors"), "not a regular file"),
-    "a configuration that is a pipe": (lambda f: fifo(f / CONFIG), "not a regular file"),
-    "a tokenizer that is a pipe": (lambda f: fifo(f / TOKENIZER), "not a regular file"),
-    "a vocabulary that is a pipe": (lambda f: fifo(f / "merges.txt"), "not a regular file"),
     "a template that is a pipe": (
         lambda f: ((f / "additional_chat_templates").mkdir(), fifo(f / "additional_chat_templates" / "a.jinja")),
         "not a regular file",
     ),
-    "a device": (lambda f: link(f / "vocab.json", "/dev/zero"), "a link to /dev/zero"),
     "a socket": (lambda f: listening(f / "vocab.json"), "not a regular file"),
     "a large configuration": (lambda f: large(f / CONFIG), "at most 67,108,864 are read"),
-    "a large vocabulary": (lambda f: (f / "merges.txt").touch() or large(f / "merges.txt"), "at most 67,108,864"),
     "tokens by the billion": (
         lambda f: rewrite(f / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=10**9),
         "extra_ids=1000000000; expected at most 100,000",
@@ -245,7 +222,7 @@ def test_an_adapter_is_read_from_safetensors_in_its_folder_alone(adapter, case):
         check_adapter(folder)
 
 
-def test_an_adapter_beside_the_weights_of_a_model_is_not_loaded_with_them(adapter):
+def test_an_adapter_beside_weights_is_not_loaded(adapter):
     section, folder = adapter
     shutil.copyfile(folder / "adapter_config.json", Path(section.name) / "adapter_config.json")
     with pytest.raises(InvalidInput, match="holds an adapter, not a model"):
@@ -280,7 +257,7 @@ def cached(given, tmp_path, monkeypatch):
     return given.model_copy(update={"name": "owner/tiny"}), snapshot
 
 
-def test_a_model_of_the_hub_is_loaded_through_the_links_of_its_cache_by_name_and_by_folder(cached):
+def test_a_hub_model_is_loaded_through_the_links_of_its_cache(cached):
     section, snapshot = cached
     assert checked("owner/tiny") == {"pretrained_model_name_or_path": "owner/tiny", "revision": COMMIT}
     by_name = new_model(section, labels=LABELS, seed=0)
@@ -348,14 +325,14 @@ GROWING = {
 
 
 @pytest.mark.parametrize("case", GROWING)
-def test_a_tokenizer_that_would_make_texts_grow_without_bound_is_refused_before_it_reads_one(given, case):
+def test_a_tokenizer_that_makes_texts_grow_is_refused(given, case):
     declare(Path(given.name), **GROWING[case])
     for load in (lambda: new_model(given, labels=LABELS, seed=0), lambda: minilm(given.name)):
         with pytest.raises(InvalidInput, match="times as long; expected at most 10,000"):
             load()
 
 
-def test_a_token_that_is_a_book_and_a_step_of_an_unknown_kind_are_refused(given):
+def test_huge_tokens_and_unknown_steps_are_refused(given):
     path = Path(given.name, TOKENIZER)
     whole = json.loads(path.read_text())
     for fields, fact in (

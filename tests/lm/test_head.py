@@ -51,7 +51,7 @@ def warnings_in(caplog):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_of_choices_and_of_next_tokens_are_those_of_the_model_itself(architecture, caplog):
+def test_logits_are_those_of_the_model_itself(architecture, caplog):
     model = language_model(architecture)
     expected = own_logits(model)
     assert expected.std() > 0.02
@@ -111,7 +111,7 @@ class Barring(GPT2LMHeadModel):
 
 
 @pytest.mark.parametrize("kind", [Unasked, Barring])
-def test_a_head_without_single_rows_is_computed_whole_and_a_warning_says_so(kind, caplog):
+def test_a_head_without_single_rows_is_computed_whole(kind, caplog):
     source = language_model("gpt2")
     model = kind(source.config).eval()
     model.load_state_dict(source.state_dict())
@@ -129,7 +129,7 @@ def test_a_head_without_single_rows_is_computed_whole_and_a_warning_says_so(kind
 # ---- the model is otherwise the same ---------------------------------------------------------------------------------
 
 
-def test_generate_loss_and_copies_are_those_of_a_model_without_a_choice_head():
+def test_a_choice_head_changes_nothing_else():
     model = language_model("gpt2")
     ids = torch.tensor([token_ids(seed, 9) for seed in range(3)])
     mask = torch.ones_like(ids)
@@ -166,7 +166,7 @@ def test_a_model_that_accelerate_has_dispatched_takes_a_choice_head():
 # ---- the value head --------------------------------------------------------------------------------------------------
 
 
-def test_a_value_is_linear_in_the_last_hidden_state_and_its_head_is_not_saved(tmp_path):
+def test_a_value_head_is_linear_and_not_saved(tmp_path):
     model = language_model("gpt2")
     add_choice_head(model, value_head=True)
     torch.nn.init.normal_(model.value_head.weight)
@@ -191,7 +191,7 @@ def test_the_loss_of_values_trains_the_layers_below_only_where_it_should(trunk):
     assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in below) == trunk
 
 
-def test_the_value_head_under_adapters_is_trained_and_stays_out_of_the_adapter(tmp_path):
+def test_the_value_head_stays_out_of_the_adapter(tmp_path):
     model = add_lora(language_model("gpt2"), LoraSection(r=4), [])
     add_choice_head(model.get_base_model(), value_head=True)
     (asked(model)[1] - 1).square().sum().backward()

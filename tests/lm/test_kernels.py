@@ -32,7 +32,7 @@ def with_kernels(architecture, **options):
     return model
 
 
-def test_the_activation_of_gpt2_is_one_kernel_with_the_same_values_and_gradients():
+def test_the_fused_activation_of_gpt2_computes_the_same():
     plain, fused = language_model("gpt2"), with_kernels("gpt2")
     assert any(isinstance(module, NewGELUActivation) for module in plain.modules())
     assert not any(isinstance(module, NewGELUActivation) for module in fused.modules())
@@ -45,7 +45,7 @@ def test_the_activation_of_gpt2_is_one_kernel_with_the_same_values_and_gradients
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])
-def test_a_pass_in_bfloat16_ends_and_trains_in_the_type_of_the_weights(architecture):
+def test_a_pass_in_bfloat16_trains_float32_weights(architecture):
     plain, cast = with_kernels(architecture), with_kernels(architecture, compute="bfloat16")
     seen = []
     layer = next(module for module in cast.modules() if isinstance(module, torch.nn.Linear | Conv1D))
@@ -83,7 +83,7 @@ def test_a_compiled_model_says_the_same_and_plays_with_a_prefix_cache():
     assert [decision.choice.index for decision in cached] == [decision.choice.index for decision in expected]
 
 
-def test_a_model_that_does_not_name_its_trunk_is_refused_unless_nothing_is_asked_of_it():
+def test_a_model_without_a_named_trunk_is_refused():
     class Nameless(GPT2LMHeadModel):
         base_model_prefix = "nothing"
 

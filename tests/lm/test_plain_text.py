@@ -126,7 +126,7 @@ PLACES = {
 }
 
 
-def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tuning(tokenizer):
+def test_only_labels_of_the_menu_are_special_tokens(tokenizer):
     encoder = PromptEncoder(tokenizer, label_ids(tokenizer, ADDED), 4096)
     options = {"labels": ADDED, "action_mode": "enumerated", "drop_long_rows": False}
     options["max_new_tokens"] = {"reflector": 8, "policy": 8}
@@ -146,7 +146,7 @@ def test_only_the_labels_of_the_menu_are_special_tokens_at_play_as_in_fine_tunin
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
 
 
-def test_prompts_that_are_read_at_once_have_the_tokens_of_each_alone_and_their_cache_keeps_those_used_last(tokenizer):
+def test_prompts_in_a_batch_have_the_tokens_of_each_alone(tokenizer):
     calls: list[int] = []
 
     class Counted(PlainText):
@@ -165,7 +165,7 @@ def test_prompts_that_are_read_at_once_have_the_tokens_of_each_alone_and_their_c
     assert [count for count in calls if count] == [len(given), 1, 1]
 
 
-def test_other_texts_have_the_tokens_that_they_have_without_this_also_once_saved(tokenizer, tmp_path):
+def test_ordinary_texts_keep_their_tokens(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     plain, again, hostile = PlainText(tokenizer), AutoTokenizer.from_pretrained(tmp_path), PLACES["actions"]
     for ordinary in (
@@ -221,7 +221,7 @@ def after_bytes(made, begin, end):
 
 
 @pytest.mark.parametrize("append", [by_template, by_setting, like_roberta, after_bytes])
-def test_a_token_that_is_appended_to_each_text_is_dropped_and_those_before_it_stay(tokenizer, append):
+def test_a_token_appended_to_each_text_is_dropped(tokenizer, append):
     plain, ids = PlainText(tokenizer), label_ids(tokenizer, ADDED)
     expected = [plain.prompt(each) for each in PLACES.values()]
     begun = tokenizer("")["input_ids"]
@@ -237,7 +237,7 @@ def test_a_token_that_is_appended_to_each_text_is_dropped_and_those_before_it_st
 
 
 @pytest.mark.parametrize("name", ["<s>", "<a:b>", "$a"])
-def test_a_tokenizer_that_appends_nothing_is_left_as_it_is_and_any_name_may_stand_before_a_text(name):
+def test_a_tokenizer_that_appends_nothing_is_left_alone(name):
     made = byte_level()
     before = made.backend_tokenizer.to_str()
     end_with_text(made)
@@ -272,12 +272,12 @@ class Spelled(PreTrainedTokenizer):
         return [*first, self.eos_token_id]
 
 
-def test_a_tokenizer_in_python_that_appends_a_token_is_refused_in_one_sentence():
+def test_a_python_tokenizer_that_appends_is_refused():
     with pytest.raises(InvalidInput, match=r"appends \['</s>'\] to each text"):
         end_with_text(Spelled(eos_token="</s>"))
 
 
-def test_a_base_whose_tokenizer_appends_a_token_is_loaded_and_saved_without_it(tmp_path):
+def test_a_base_is_loaded_without_the_appended_token(tmp_path):
     section = save_tiny("gpt2", tmp_path / "base")
     base = AutoTokenizer.from_pretrained(section.name)
     bare = base("Action:")["input_ids"]

@@ -60,7 +60,7 @@ def assert_same_decisions(found, expected):
 # ---- sampling --------------------------------------------------------------------------------------------------------
 
 
-def test_a_draw_picks_the_action_whose_share_of_the_unit_interval_it_falls_in(model):
+def test_a_draw_picks_an_action(model):
     # float32 probabilities sum to a little more or less than 1
     assert chosen(act(model, at=[LARGEST_DRAW] * 10)) == [len(prompt.menu.actions) - 1 for prompt in PROMPTS]
     prompt = policy_prompt(3, actions=4)
@@ -116,7 +116,7 @@ def test_acting_is_without_dropout_and_leaves_the_model_in_its_mode(training):
 
 
 @pytest.mark.parametrize("limit", [256, 2])
-def test_with_a_prefix_cache_decisions_are_the_same_and_equal_prompts_are_read_once(limit):
+def test_a_prefix_cache_changes_no_decision(limit):
     model, held = language_model("llama"), prefix_cache(limit=limit)
     add_choice_head(model, value_head=True)
     shaken(model, "value_head.weight", spread=0.1)
@@ -151,7 +151,7 @@ def test_new_weights_are_followed_once_the_old_are_forgotten():
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_episodes_from_a_file_are_scored_as_they_were_played_with_common_actions_listed_first(model, shuffle, tmp_path):
+def test_recorded_episodes_are_scored_as_played(model, shuffle, tmp_path):
     layout, env = replace(LAYOUT, menu="first", shuffle=shuffle), NumberLine(size=6)
     player = LMPolicy(model, encoder(), prefix_cache=prefix_cache())
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train"))]
@@ -168,7 +168,7 @@ def test_episodes_from_a_file_are_scored_as_they_were_played_with_common_actions
         assert scores.entropies.tolist() == pytest.approx([each.entropy for each in part.decisions], abs=1e-5)
 
 
-def test_a_frozen_model_that_overflows_does_not_act_and_one_in_training_is_left_to_its_loss():
+def test_a_frozen_model_that_overflows_does_not_act():
     model = language_model("gpt2")
     add_choice_head(model)
     with torch.no_grad():

@@ -123,7 +123,7 @@ def test_a_common_beginning_is_read_once_and_a_long_newcomer_by_itself(talker):
     assert sorted(assert_read_right(talker, held, [*grown, token_ids(9, 60)])) == [(1, 60), (4, 1)]
 
 
-def test_states_are_copied_from_another_slot_that_knows_more_and_all_at_once(talker):
+def test_states_are_copied_from_another_slot(talker):
     held = prefix_cache()
     row, other = token_ids(0, 40), token_ids(1, 40)
     computed(talker, held, [row, other])

@@ -97,7 +97,7 @@ def test_the_settings_of_a_model_for_generating_do_not_change_its_words(setting)
 
 
 @pytest.mark.slow
-def test_a_reflection_ends_at_the_end_of_text_token_and_disturbs_no_other(talker):
+def test_a_reflection_ends_at_the_end_of_text(talker):
     ids = generated(talker, PROMPTS[0])
     stop = next(n for n in range(1, len(ids)) if ids[n] not in ids[:n])
     short = copy.deepcopy(tokenizer())
@@ -125,7 +125,7 @@ def test_a_prompt_leaves_room_for_its_reflection(talker):
         say(talker, [prompt], [0.0], max_length=15)
 
 
-def test_sampled_reflections_are_a_function_of_prompt_and_draw_and_are_not_kept(talker):
+def test_sampled_reflections_depend_on_prompt_and_draw(talker):
     in_any_batch(talker, temperature=1.0)
     player = reflector(talker, temperature=1.0)
     said = player.say(shown([PROMPTS[0]] * 8), DRAWS)
@@ -162,7 +162,7 @@ def test_a_cleared_reflector_follows_the_new_weights():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "temperature"), [("gpt2", 0.0), ("gemma2", 0.7)])
-def test_with_a_prefix_cache_the_same_words_are_said_over_the_steps_of_episodes(architecture, temperature):
+def test_a_prefix_cache_changes_no_reflection(architecture, temperature):
     model, held = language_model(architecture), prefix_cache()
     options = {"temperature": temperature, "cache_size": 0}
     plain, reusing = reflector(model, **options), reflector(model, **options, prefix_cache=held)

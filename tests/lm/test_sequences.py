@@ -39,7 +39,7 @@ LONG = [(*token_ids(0, 50), *row, *token_ids(number, 7 * number)) for number, ro
 
 
 @pytest.mark.parametrize("rows", [BRANCHES, *(walks(seed) for seed in range(3))])
-def test_each_token_of_a_tree_attends_to_its_own_sequence_up_to_itself_and_is_there_once(rows):
+def test_tokens_of_a_tree_attend_to_their_own_sequence(rows):
     tree = make_tree(rows)
     sees = [[j for j in range(i + 1) if i < tree.exits[j]] for i in range(len(tree.tokens))]
     for row, end in zip(rows, tree.ends, strict=True):
@@ -68,7 +68,7 @@ def test_masks_are_numbers_to_add_of_the_models_type(path_attention, dtype):
     assert (mask.dtype, set(mask.flatten().tolist())) == (dtype, {0.0, torch.finfo(dtype).min})
 
 
-def test_masks_of_path_attention_grow_as_the_tokens_and_not_as_their_square():
+def test_masks_of_path_attention_grow_linearly():
     model = language_model("gpt2")
     rows = [(*token_ids(0, 60), *token_ids(number, 30)) for number in range(80)]
     few, many = (read_tree(rows[:count], model).extra["paths"].mask for count in (20, 80))

@@ -65,7 +65,7 @@ def played(decisions):
 @pytest.mark.parametrize(
     ("architecture", "held"), [("gpt2", True), ("gpt2", False), ("gemma2", True), ("cohere", True)]
 )
-def test_what_was_sampled_is_scored_with_its_probability_after_its_own_prompt_only(mode, architecture, held):
+def test_samples_are_scored_after_their_own_prompt(mode, architecture, held):
     policy = policy_of(mode, model_of(architecture), prefix_cache=prefix_cache() if held else None)
     decisions = policy.act(shown(PROMPTS), draws(6))
     assert torch.allclose(scored(policy, PROMPTS, decisions), played(decisions), atol=1e-4)
@@ -76,7 +76,7 @@ def test_what_was_sampled_is_scored_with_its_probability_after_its_own_prompt_on
 
 
 @pytest.mark.parametrize("setting", GENERATION)
-def test_the_settings_of_a_model_for_generating_change_neither_what_is_sampled_nor_its_probability(setting):
+def test_generation_settings_change_no_sample(setting):
     expected = policy_of("thought_choice", model_of(), temperature=1.0).act(shown(PROMPTS), draws(6))
     for cache in (None, prefix_cache()):
         model = asking_for(model_of(), GENERATION[setting])
@@ -114,7 +114,7 @@ def answered(policy, prompt, thought):
     return policy._decided(shown([prompt])[0], Written(text, ids, (0.0,) * len(ids), len(ids)), 0.0)
 
 
-def test_the_entropy_of_an_answer_in_json_is_that_of_the_tokens_that_name_the_action():
+def test_the_entropy_of_a_json_answer_is_that_of_its_action():
     model = model_of()
     policy = policy_of("json", model, temperature=0.7)
     decision = answered(policy, PROMPTS[0], "a b")
@@ -152,7 +152,7 @@ def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_fr
     hook.remove()
 
 
-def test_a_thought_ends_where_the_model_says_so_and_the_label_follows_the_cue():
+def test_the_label_follows_the_thought_and_the_cue():
     model = gpt2(spread=0.3)
     add_choice_head(model)
     policy = policy_of("thought_choice", model, max_new_tokens=40, temperature=3.0)
@@ -215,7 +215,7 @@ MENU = Menu(("0", "1", "2", "3", "4"), ("go to shelf 1", "go to shelf 10", "+", 
         ("", None),
     ],
 )
-def test_an_answer_is_read_whole_or_broken_and_names_exactly_one_legal_action_or_none(text, action):
+def test_an_answer_names_one_legal_action_or_none(text, action):
     answer = read_answer(text, MENU)
     assert (None if answer.index is None else MENU.actions[answer.index]) == action
     assert text[answer.action_start :].startswith('"action"') or answer.action_start == len(text)
@@ -281,7 +281,7 @@ def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of
     assert isinstance(policy, JSONPolicy)
 
 
-def test_where_no_action_is_named_the_random_one_is_not_that_of_the_random_player_for_the_same_draw():
+def test_the_fallback_action_has_a_draw_of_its_own():
     policy = policy_of("json", model_of(), max_new_tokens=1, prefix_cache=prefix_cache())
     views, given = shown([policy_prompt(0, actions=3)] * 300), draws(300)
     pairs = zip(policy.act(views, given), RandomPolicy().act(views, given), strict=True)

@@ -31,7 +31,7 @@ def test_phrases_of_the_corpus_are_single_tokens_and_grid_cells_stay_apart():
     assert len(pieces(tokenizer, "|T: :P|")) == 7
 
 
-def test_words_are_the_same_token_in_a_question_a_file_name_and_a_reflection():
+def test_words_are_the_same_token_everywhere():
     text = "Question: Leave in Lisbon. Where?\nReflection: lisbon is in this folder.\n10. cat lisbon.md\n" + ACTION_CUE
     tokenizer = train_tokenizer([text] * 5, NUMBERS, pieces="words", vocabulary=500, max_length=64)
     (reflected, listed) = (pieces(tokenizer, line) for line in (" lisbon is in this folder.", "cat lisbon.md\n"))

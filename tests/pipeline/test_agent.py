@@ -38,7 +38,7 @@ def agent(run: Path) -> Agent:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_step_by_step_it_plays_what_a_rollout_plays_with_the_same_seed(agent: Agent, seed: int) -> None:
+def test_an_agent_plays_what_a_rollout_plays(agent: Agent, seed: int) -> None:
     env = NumberLine()
     episodes = [Episode(env.tasks("test")[0], seed)]
     [played] = rollout([env], episodes, policy=agent.policy, seats=agent.seats, layout=agent.layout)
@@ -58,9 +58,7 @@ def test_words_that_are_given_are_not_asked_for(agent: Agent) -> None:
         agent.act(STATE, said={"planner": "Add one."})
 
 
-def test_a_plan_that_is_said_again_is_made_once_and_nothing_is_written(
-    run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_plan_that_is_said_again_is_made_once(run: Path, endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda chat: f"Plan {chat[1]['content'].count('add one')} for {len(endpoint.requests)}."
     shutil.copytree(run, tmp_path / "run")
     forget_digests(tmp_path / "run")
@@ -97,7 +95,7 @@ def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path
         load_agent(tmp_path)
 
 
-def test_an_agent_is_played_as_validation_has_shown_to_be_better_and_says_so(tmp_path: Path) -> None:
+def test_an_agent_is_played_as_validation_found_better(tmp_path: Path) -> None:
     register_env("both", "both:Both")
     changes = ["env.name=both", "prompt.history=0", "players.reflector.player=none", "sft.enabled=false"]
     quick = ["rlft.stages.0.iterations=1", "rlft.validation={episodes: 24}", "rlft.learning_rate=1e-9"]

@@ -19,6 +19,8 @@ from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
 from reflectrl.rollout.results import read_results
 
+pytestmark = pytest.mark.slow
+
 STATED = {"data": {"samples": 60}, "eval": {"episodes": 6, "greedy": False}, "rlft": {"episodes": 8}}
 
 
@@ -56,7 +58,7 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
     assert not short.budget.states("rlft.stages.0.iterations")
 
 
-def test_a_run_that_continues_keeps_its_bounds_and_ends_with_the_same_bytes(trained):
+def test_a_run_that_continues_keeps_its_bounds(trained):
     path, _ = trained
     before, weights = yaml.safe_load((path / RECIPE).read_text()), (path / POLICY / "model.safetensors").read_bytes()
     assert play_stages(recipe(), path).count("skipped") == len(STAGES)

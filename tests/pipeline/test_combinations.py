@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from interruptions import kill_and_resume_rlft
-from offline import no_network
 from remembered import past
-from scripted_endpoint import ScriptedEndpoint
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config
-from trained_runs import TrainedRuns, play_stages, small_recipe
+from trained_runs import TrainedRuns, small_recipe
 
 from reflectrl.config.training import Stage, ThoughtTerm
-from reflectrl.core import WorkFailed
 from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.judge import LocalModel
@@ -49,21 +46,12 @@ SILENT = ("players.reflector.player=none", "eval.controls=[]")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overrides", "roles"),
-    [
-        ((*MEMORY, *CORRECTOR, *SILENT), ["memory", "corrector"]),
-        ((*CORRECTOR, *RATER, *SILENT), ["corrector", "rater"]),
-    ],
-)
-def test_two_frozen_players_without_a_reflector_train_a_policy(
-    overrides: tuple[str, ...], roles: list[str], trained_run: TrainedRuns
-) -> None:
-    run = trained_run(*overrides, "eval.policies=[rlft]", "eval.greedy=false")
+def test_frozen_players_without_a_reflector_train_a_policy(trained_run: TrainedRuns) -> None:
+    run = trained_run(*MEMORY, *CORRECTOR, *RATER, *SILENT, stages=STAGES[:3])
     _, played = read_trajectories(run / training_episodes_file(3))
     for episode in played:
-        assert list(episode.turns[-1].said) == roles
-        assert ("rater" in episode.turns[-1].rewards) == ("rater" in roles)
+        assert list(episode.turns[-1].said) == ["memory", "corrector", "rater"]
+        assert "rater" in episode.turns[-1].rewards
     assert any(turn.said["corrector"].text for episode in played for turn in episode.turns)
 
 
@@ -78,9 +66,7 @@ def test_a_memory_may_sit_in_the_evaluation_alone_of_an_adapter(trained_run: Tra
 
 
 @pytest.mark.slow
-def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no_byte(
-    trained_run: TrainedRuns, tmp_path: Path
-) -> None:
+def test_x3_x4_all_seats_keep_their_order_and_survive_a_kill(trained_run: TrainedRuns, tmp_path: Path) -> None:
     whole = trained_run(*ALL)
     header, played = read_trajectories(whole / training_episodes_file(3))
     order = ["planner", "memory", "reflector", "corrector", "rater"]
@@ -97,22 +83,7 @@ def test_x3_x4_with_a_player_in_every_seat_the_order_holds_and_a_kill_changes_no
 
 
 @pytest.mark.slow
-def test_without_a_network_everything_works_alike_but_what_is_remote(
-    trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
-    whole, run = trained_run(*ALL), tmp_path / "run"
-    remote = ("data.teacher=openai", f"data.endpoint.base_url={endpoint.url}", "data.endpoint.max_attempts=1")
-    with no_network():
-        play_stages(small_recipe(*ALL), run)
-        with pytest.raises(WorkFailed, match="cannot be reached"):
-            play_stages(small_recipe(*remote), tmp_path / "remote", "gen-data")
-    assert endpoint.requests == []
-    for file in (METRICS, training_episodes_file(3), "eval.jsonl", "trajectories/eval-rlft-local-sampled.jsonl"):
-        assert (run / file).read_bytes() == (whole / file).read_bytes()
-
-
-@pytest.mark.slow
-def test_the_models_of_frozen_players_are_what_they_were_after_the_policy_was_trained(tmp_path: Path) -> None:
+def test_training_leaves_frozen_players_alone(tmp_path: Path) -> None:
     length = 512
     planner, compared, reflector, corrector, rater, policy = (
         LanguageModel(gpt2(seed, spread=0.2, n_positions=length), tokenizer()) for seed in range(6)

@@ -32,7 +32,7 @@ def watched(width: int, text: str, *notes: tuple[int, str]) -> str:
     return visible(said)
 
 
-def test_off_a_terminal_a_short_stage_prints_one_line_and_a_failed_one_none() -> None:
+def test_off_a_terminal_a_short_stage_prints_one_line() -> None:
     reporter, said = piped()
     with pytest.raises(ZeroDivisionError), reporter.stage("rlft"):
         raise ZeroDivisionError
@@ -44,7 +44,7 @@ def test_off_a_terminal_a_short_stage_prints_one_line_and_a_failed_one_none() ->
 
 
 @pytest.mark.parametrize("first", [1, 70])
-def test_off_a_terminal_a_long_stage_prints_a_line_each_tenth_also_when_it_is_resumed(first: int) -> None:
+def test_off_a_terminal_a_long_stage_prints_each_tenth(first: int) -> None:
     reporter, said = piped(apart=0.0)
     with reporter.stage("rlft") as advance:
         for done in range(first, 101):
@@ -56,7 +56,7 @@ def test_off_a_terminal_a_long_stage_prints_a_line_each_tenth_also_when_it_is_re
     assert "done in" in last
 
 
-def test_off_a_terminal_each_part_of_a_stage_has_lines_of_its_own() -> None:
+def test_off_a_terminal_each_part_has_lines_of_its_own() -> None:
     reporter, said = piped(apart=0.0)
     with reporter.stage("eval") as advance:
         for row, total in enumerate((100, 4, 100)):
@@ -75,7 +75,7 @@ def test_a_stage_without_work_prints_its_note() -> None:
     assert said.getvalue().endswith("nothing to do\n")
 
 
-def test_a_terminal_shows_bar_and_count_and_the_note_which_is_no_markup_as_far_as_it_fits() -> None:
+def test_a_terminal_shows_bar_count_and_note() -> None:
     note = "all depths  success 84%  return +0.62  entropy 0.31  812 steps/s"
     text = watched(80, "12/80", (11, note), (12, note))
     assert "━" in text

@@ -5,16 +5,15 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from interruptions import kill_and_resume_rlft
 from safetensors.torch import load_file
-from trained_runs import small_recipe
 
 import reflectrl as rl
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.layout import METRICS, POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT, training_episodes_file
-from reflectrl.pipeline import STAGES
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.share.export import export_run
+
+pytestmark = pytest.mark.slow
 
 TRAINED = (
     "model.lora={r: 4, alpha: 8}",
@@ -65,11 +64,3 @@ def test_the_policy_is_advised_by_the_reflector_that_was_trained_with_it(run, tm
     assert said(rl.load_agent(exported)) == words[POLICY]
     moved = shutil.move(shutil.copytree(run, tmp_path / "copy"), tmp_path / "elsewhere")
     assert said(rl.load_agent(moved)) == words[POLICY]
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_to_the_same_bytes_of_both_players(run, trained_run, tmp_path):
-    again = shutil.copytree(trained_run(*TRAINED, stages=STAGES[:2]), tmp_path / "small")
-    kill_and_resume_rlft(small_recipe(*TRAINED), again)
-    for file in (METRICS, f"{POLICY}/{ADAPTER}", f"{REFLECTOR_RLFT}/{ADAPTER}"):
-        assert (again / file).read_bytes() == (run / file).read_bytes()

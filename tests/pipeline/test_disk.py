@@ -98,7 +98,7 @@ def answers(prepared, tmp_path_factory):
 
 @needs_bubblewrap
 @pytest.mark.parametrize("name", FULL)
-def test_a_full_disk_is_a_sentence_and_with_room_again_the_command_goes_on(name, prepared, answers):
+def test_a_full_disk_is_a_sentence_and_work_goes_on(name, prepared, answers):
     stage, _, made, missing = FULL[name]
     run, code, said = answers[name]
     assert code == 1, said
@@ -164,7 +164,7 @@ def test_a_broken_ledger_is_a_sentence_and_is_left_as_it_is(name, prepared, tmp_
 # ---- two processes, and missing files --------------------------------------------------------------------------------
 
 
-def test_a_second_command_on_one_folder_is_refused_and_the_first_goes_on(prepared, tmp_path):
+def test_a_second_command_on_one_folder_is_refused(prepared, tmp_path):
     run = prepared.copy_before("eval", tmp_path / "run")
     second = []
     start = Interfering(lambda: second.append(run_command(tmp_path / "log", *prepared.command("eval", run))))
@@ -176,7 +176,7 @@ def test_a_second_command_on_one_folder_is_refused_and_the_first_goes_on(prepare
 
 
 @pytest.mark.parametrize("stage", ["gen-data", "rlft"])
-def test_a_folder_that_is_taken_away_at_work_is_a_sentence_and_put_back_it_goes_on(stage, prepared, tmp_path):
+def test_a_folder_that_vanishes_at_work_can_be_put_back(stage, prepared, tmp_path):
     run, elsewhere = prepared.copy_before(stage, tmp_path / "run"), tmp_path / "elsewhere"
     with pytest.raises(WorkFailed, match=str(run)):
         run_stages(prepared.recipe, run, (stage,), reporter=Interfering(lambda: run.rename(elsewhere)))

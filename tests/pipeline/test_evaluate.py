@@ -78,7 +78,7 @@ def test_zero_shot_is_the_untrained_policy_without_reflections(run) -> None:
     assert verdict(read_runs([run]))[0].startswith("Zero-shot, before any training and without reflections,")
 
 
-def test_the_share_of_cut_prompts_is_that_of_the_policies_with_a_local_model(finished: Path, tmp_path: Path) -> None:
+def test_cut_prompts_are_counted_for_local_policies(finished: Path, tmp_path: Path) -> None:
     assert {row.policy: row.cut_prompts for row in rows_of(finished)} == {"random": None, "rlft": 0.0}
     tight = ("players.reflector.player=none", "prompt.history=8", "model.max_length=20", "eval.policies=[random, sft]")
     play_stages(recipe(*tight), tmp_path / "run", *STAGES[:2], "eval")
@@ -171,7 +171,7 @@ def test_tasks_can_be_chosen_by_the_beginning_of_their_ids(run, capsys):
 
 
 @pytest.mark.parametrize(("change", "fact"), [("split=[test, hidden]", "'hidden'"), ("tasks=[d9/]", "'d9/'")])
-def test_splits_and_tasks_that_there_are_not_are_refused_before_anything_is_played(change, fact, run):
+def test_unknown_splits_and_tasks_are_refused(change, fact, run):
     before = {name: (run / name).read_bytes() for name in ("recipe.yaml", "stages.json", "eval.jsonl")}
     with pytest.raises(InvalidInput, match=fact):
         go_on(run, f"eval.{change}")
@@ -204,7 +204,7 @@ def test_reflectors_of_other_runs_and_exports_advise_the_policy(run, finished, o
     assert "rlft, greedy, reflections by wiser" in report_page(read_runs([run]))
 
 
-def test_a_run_that_was_exchanged_is_asked_again_and_a_damaged_one_refused(run, finished, other, tmp_path):
+def test_an_exchanged_run_is_asked_again(run, finished, other, tmp_path):
     lender = shutil.copytree(other, tmp_path / "lender")
     given = f"eval.reflectors=[{{name: lent, run: {lender}}}]"
     go_on(run, given)

@@ -77,7 +77,7 @@ def _being_written() -> bool:
         ("number_line/nano", ("env.options.size=8",)),
         ("number_line/nano_value", ("env.options.size=8", "players.reflector.player=self")),
         ("rap/nano", ()),
-        ("gym_cards/nano_number_line_gtr", ()),
+        ("gym_cards/nano_number_line_gtr", ("players.policy.max_new_tokens=8",)),
     ],
 )
 def test_a_stage_reads_its_inputs_and_what_no_result_depends_on(name: str, overrides: tuple[str, ...], tmp_path: Path):
@@ -99,7 +99,7 @@ def changes(stage: str, *overrides: str, after: tuple[str, ...] = (), name: str 
     return [key for key, _, _ in changed_inputs(load_recipe(name, [*after, *overrides]), stage, done)]
 
 
-def test_rows_show_a_memory_s_words_only_if_something_is_trained_on_them() -> None:
+def test_rows_show_a_memory_only_if_something_is_trained() -> None:
     rows_alone = ("rlft=null", "eval.policies=[random]", "eval.controls=[]", "eval.trials=null")
     assert changes("gen-data", "sft.enabled=false", after=rows_alone) == []
     assert changes("gen-data", "sft.enabled=false", after=rows_alone, name="rap/nano") == ["sft.enabled"]
@@ -111,7 +111,7 @@ def test_rows_show_pictures_to_a_reflector_that_reads_them() -> None:
     assert changes("gen-data", f"{reflector}=local", name=pictured) == [reflector]
 
 
-def test_the_length_of_reflections_is_an_input_of_the_players_that_learn_to_write_them() -> None:
+def test_the_length_of_reflections_is_an_input_of_those_who_write_them() -> None:
     longer = "players.reflector.max_new_tokens=80"
     assert changes("gen-data", longer) == []
     assert changes("sft", longer) == ["players.reflector.max_new_tokens"]

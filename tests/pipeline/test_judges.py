@@ -30,7 +30,7 @@ def corrector(folder: Path, *overrides: str, name: str = REMOTE) -> Player:
 
 
 @pytest.mark.parametrize(("on_failure", "said"), [("skip", ""), ("default", "It is far."), ("raise", None)])
-def test_what_follows_a_failure_of_a_chat_model_is_what_the_recipe_says(
+def test_the_recipe_says_what_follows_a_failure(
     on_failure: str, said: str | None, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = lambda _: "no idea"
@@ -47,9 +47,7 @@ def test_what_follows_a_failure_of_a_chat_model_is_what_the_recipe_says(
 
 
 @pytest.mark.parametrize("tool", [False, True])
-def test_a_chat_model_is_asked_the_recipes_questions_and_knows_the_solution_only_with_the_tool(
-    tool: bool, endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_corrector_is_asked_the_recipes_questions(tool: bool, endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda _: '{"answer1": "3", "evaluation": "YES"}'
     recipe = load_recipe(
         REMOTE,

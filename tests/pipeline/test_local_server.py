@@ -41,9 +41,7 @@ def recipe(url: str, *more: str) -> Recipe:
     return small_recipe(*few, *there, *brief, *once, *more)
 
 
-def test_a_model_that_teaches_reflects_and_plays_is_held_to_the_labels_in_all_stages(
-    server: LlamaServer, tmp_path: Path
-) -> None:
+def test_a_local_server_teaches_reflects_and_plays(server: LlamaServer, tmp_path: Path) -> None:
     asked = recipe(
         server.url,
         *("data.trajectory=teacher", "data.samples=3", "data.endpoint.temperature=0.7"),
@@ -82,9 +80,7 @@ def test_an_oracle_s_reflections_name_no_next_action(server: LlamaServer, tmp_pa
 MENU = "0. go north\n1. go south\n2. pick up\nGo where you like. Answer with a label."
 
 
-def test_each_way_gives_a_label_and_a_chat_that_is_too_long_is_set_aside_and_a_dead_server_is_named(
-    server: LlamaServer,
-) -> None:
+def test_each_way_gives_a_label_and_faults_are_named(server: LlamaServer) -> None:
     def ask(text: str, ways: Sequence[str] = WAYS) -> str:
         client = ChatClient(Endpoint(base_url=server.url, max_tokens=24, max_attempts=2, backoff_s=0.01))
         client.ways = LabelWays(client.endpoint, ways)

@@ -39,7 +39,7 @@ def remembered_by(players: Team, policy: str) -> tuple[Experience, ...]:
     return memory.retriever.experiences
 
 
-def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to_the_agent(trained_run: TrainedRuns):
+def test_the_memory_shows_the_teacher_from_training_to_the_agent(trained_run: TrainedRuns):
     run = trained_run(name="rap/nano")
     _, taught = read_trajectories(run / "data" / "teacher.jsonl")
     starts = {each.turns[0].observation.text for each in taught if each.success}
@@ -66,7 +66,7 @@ def test_what_the_teacher_did_in_such_states_is_read_from_the_first_iteration_to
         export_run(run)
 
 
-def test_sft_rows_show_a_policy_without_thoughts_what_the_memory_shows_it_at_play(tmp_path: Path):
+def test_sft_rows_show_what_the_memory_shows_at_play(tmp_path: Path):
     silent = ("players.reflector.player=none", "players.memory.key=action", "data.negatives=0", "data.samples=60")
     run = tmp_path / "run"
     play_stages(small_recipe(*silent, name="rap/nano"), run, "gen-data")
@@ -81,7 +81,7 @@ def test_sft_rows_show_a_policy_without_thoughts_what_the_memory_shows_it_at_pla
     assert all(shown[row.task, row.step] in row.prompt.said for row in rows)
 
 
-def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observation_finds(trained_run: TrainedRuns):
+def test_action_keys_may_show_more_steps(trained_run: TrainedRuns):
     run = trained_run(name="rap/nano")
     players = Team(read_recipe(run), RunFolder(run))
     [env] = players.env()
@@ -97,7 +97,7 @@ def test_what_an_action_finds_may_be_shown_with_more_steps_than_what_an_observat
     assert 2 < most_steps("action") <= 6
 
 
-def test_a_recipe_may_remember_what_failed_with_a_reward_and_says_that_it_failed(tmp_path: Path) -> None:
+def test_a_recipe_may_remember_failures(tmp_path: Path) -> None:
     half_right = remembered.played("mug", ("take mug", "Taken."), ("put mug", ""), reward=0.5, success=False)
     for keep, shown in (("success", []), ("rewarded", ["Tried before: Put a mug."])):
         recipe = small_recipe(f"players.memory.keep={keep}", name="rap/nano")
@@ -107,7 +107,7 @@ def test_a_recipe_may_remember_what_failed_with_a_reward_and_says_that_it_failed
         assert [words[: len("Tried before: Put a mug.")] for words in said] == shown
 
 
-def test_a_memory_that_grows_begins_with_the_teacher_and_leaves_the_policy_what_it_did_itself(trained_run: TrainedRuns):
+def test_a_growing_memory_begins_with_the_teacher(trained_run: TrainedRuns):
     run = trained_run(*GROWING, name="rap/nano_grows")
     players = Team(read_recipe(run), RunFolder(run))
     taught = players.taught
@@ -129,7 +129,7 @@ def test_a_memory_that_grew_is_made_again_where_it_is_gone(trained_run: TrainedR
     assert (run / "memory.jsonl").read_bytes() == before
 
 
-def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without_and_a_damaged_line_is_reported(
+def test_a_growing_memory_survives_a_kill_and_a_damaged_line(
     trained_run: TrainedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trained_run(*GROWING, name="rap/nano_grows")
@@ -144,7 +144,7 @@ def test_a_memory_that_grows_remembers_after_a_kill_what_it_would_have_without_a
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_the_recipe_says_what_is_compared_how_and_how_near_it_has_to_be(tmp_path: Path) -> None:
+def test_the_recipe_says_how_memories_are_compared(tmp_path: Path) -> None:
     taught = remembered.played(
         "mug", ("take cup in desk", "A cup."), ("wait", "Rain."), ("put mug", "Done."), ("go", "")
     )
@@ -164,7 +164,7 @@ def test_the_recipe_says_what_is_compared_how_and_how_near_it_has_to_be(tmp_path
 
 
 @pytest.mark.parametrize("name", ["rap/shop_nano", "rap/robots_nano", "rap/kitchen_nano"])
-def test_in_a_shop_and_to_robots_a_memory_shows_what_the_expert_did_in_such_a_task(name: str, tmp_path: Path) -> None:
+def test_a_memory_shows_what_the_expert_did_in_such_a_task(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     if recipe.env.name == "robots":
         pytest.importorskip("gymnasium_robotics" if "kitchen" in name else "metaworld")

@@ -38,8 +38,9 @@ WRITERS: dict[str, tuple[dict[str, Any] | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("door", "writer"), [*((door, "newer") for door in DOORS), ("run", "older"), ("run", "unknown")]
+)
 def test_a_run_of_another_format_is_refused(door: str, writer: str, tmp_path: Path) -> None:
     RunFolder(tmp_path).begin(RECIPE, "gen-data")
     ledger, (written_by, fact) = tmp_path / "stages.json", WRITERS[writer]
@@ -60,7 +61,7 @@ def test_an_export_of_another_format_is_refused(door: str, tmp_path: Path) -> No
         DOORS[door](tmp_path)
 
 
-def test_a_run_keeps_its_first_writer_and_its_own_mistakes_are_reported_as_they_are(tmp_path: Path) -> None:
+def test_a_run_keeps_its_first_writer(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.begin(RECIPE, "gen-data")
     first = json.loads((tmp_path / "stages.json").read_text())["written_by"]

@@ -51,7 +51,7 @@ def played(game: Game, *, task: str = "0-to-7", seed: int = 0) -> Trajectory:
     return play_episode(game, choose_episodes(game.env, task=task, seed=seed)[0], lambda _: None)
 
 
-def test_a_run_plays_its_own_environment_with_the_prompts_that_it_was_trained_with(run: Path) -> None:
+def test_a_run_plays_its_own_environment(run: Path) -> None:
     game = trained(run, None, {})
     assert (game.header.env, game.header.options, game.who) == (
         "number_line",
@@ -115,7 +115,7 @@ def test_episodes_of_a_run_without_reflections_are_saved_without_words(run: Path
     assert bool(samples) == ("Saved: " in shown.replace("Not saved: ", ""))
 
 
-def test_tasks_are_drawn_by_the_seed_and_each_comes_once_before_any_comes_again() -> None:
+def test_tasks_are_drawn_by_the_seed() -> None:
     env = make_env("number_line", size=4)
     train = [task.id for task in env.split_tasks("train")]
     drawn = [[one.task.id for one in choose_episodes(env, count=9, seed=seed)] for seed in (0, 0, 1)]
@@ -125,7 +125,7 @@ def test_tasks_are_drawn_by_the_seed_and_each_comes_once_before_any_comes_again(
     assert len({one.seed for one in choose_episodes(env, count=9)}) == 9
 
 
-def test_a_task_is_found_in_any_split_and_a_split_can_be_named() -> None:
+def test_a_task_is_found_in_any_split() -> None:
     env = make_env("dangerous_taxi")
     for split in env.splits:
         task = env.any_tasks(split)[0]

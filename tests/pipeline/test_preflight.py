@@ -94,7 +94,7 @@ def models_of(section: type, path: str = "") -> Iterator[str]:
                 yield from models_of(inner, f"{path}{name}.")
 
 
-def test_the_tables_below_have_every_model_and_every_chat_model_of_a_recipe() -> None:
+def test_the_tables_below_are_complete() -> None:
     assert set(models_of(Recipe)) == set(MODELS)
     recipe = small_recipe(*ALL_REMOTE).model_dump()
     recipe["dataset"] = {"endpoint": {"model": "gpt-4o"}}
@@ -102,7 +102,7 @@ def test_the_tables_below_have_every_model_and_every_chat_model_of_a_recipe() ->
 
 
 @pytest.mark.parametrize("key", MODELS)
-def test_a_model_that_is_not_there_is_found_by_every_command_up_to_the_stage_that_uses_it(
+def test_a_missing_model_is_found_before_the_stage_that_uses_it(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -112,9 +112,7 @@ def test_a_model_that_is_not_there_is_found_by_every_command_up_to_the_stage_tha
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_a_missing_key_or_price_is_found_by_the_commands_that_need_it(
-    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_key_or_price_is_found(role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, run = all_remote(role), tmp_path / "run"
     assert refused(recipe, run, f"model {role!r} at https://api.openai.com/v1 needs a key") == ASKED[role]
     assert refused(recipe, run, "", Spending(dry_run=True)) == ()
@@ -168,7 +166,7 @@ def test_a_model_that_is_incomplete_is_found_by_every_command(lacking: str, tmp_
     assert refused(recipe, tmp_path / "run", DAMAGES[lacking]) == STAGES
 
 
-def test_a_model_that_does_not_fit_the_recipe_is_found_by_every_command(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_found(tmp_path: Path) -> None:
     section = save_tiny("gpt2", tmp_path / "model")
     given = (f"model.name={section.name}", f"model.max_length={section.max_length}")
     (tmp_path / "model" / "rater.json").write_text(json.dumps({"labels": ["bad", "good"], "include_actions": True}))
@@ -182,9 +180,7 @@ def test_a_model_that_does_not_fit_the_recipe_is_found_by_every_command(tmp_path
         assert refused(small_recipe(*overrides), tmp_path / "run", match) == stages
 
 
-def test_a_tracker_that_is_not_installed_is_found_unless_its_stage_is_done(
-    trained_run: TrainedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tracker_is_found(trained_run: TrainedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished = shutil.copytree(trained_run(), tmp_path / "finished")
     monkeypatch.setattr(sys, "path", [])
     for tracker in ("wandb", "trackio"):

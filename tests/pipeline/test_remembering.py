@@ -143,7 +143,7 @@ def test_words_that_are_given_need_none_before(agent: Agent, played: Trajectory)
     assert agent.act(played.turns[2].observation, **facts, said={"reflector": "Add."}).reflection == "Add."
 
 
-def test_an_agent_that_shows_no_past_states_takes_them_in_the_right_number_or_not(trained_run: TrainedRuns) -> None:
+def test_an_agent_without_past_states_checks_their_number(trained_run: TrainedRuns) -> None:
     forgetful, here = load_agent(trained_run()), Observation("Number 2, target 6.", ("add one", "subtract one"))
     alone = forgetful.act(here, ["add one"])
     told = forgetful.act(here, ["add one"], visited=[here], rewards=[0.0])
@@ -161,7 +161,7 @@ def test_an_agent_that_shows_no_past_states_takes_them_in_the_right_number_or_no
     ],
     ids=["past actions", "past states", "carried words"],
 )
-def test_what_was_shown_once_is_acted_on_later_with_a_memory_and_not_without(
+def test_only_a_memory_acts_on_what_was_shown_once(
     overrides: tuple[str, ...], least: float, most: float, tmp_path: Path
 ) -> None:
     register_env("note", Note)

@@ -37,9 +37,7 @@ def words(chat: Chat) -> str:
     return "A" if asked_to_play else f"I read {len(chat[1]['content'])} characters."
 
 
-def test_after_a_failure_of_its_endpoint_a_remote_reflector_advises_rlft_and_a_remote_policy_plays(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_remote_players_go_on_after_a_failure(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = words
     run = tmp_path / "run"
     play_stages(recipe(endpoint), run, "gen-data", "sft")

@@ -17,7 +17,7 @@ from reflectrl.rollout.iteration import SFTProgress, best_check
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reflector", ["local", "self"])
-def test_both_players_checks_are_in_the_terminal_the_run_folder_and_the_report(reflector, trained_run, tmp_path):
+def test_the_checks_of_both_players_are_shown(reflector, trained_run, tmp_path):
     data = trained_run(f"players.reflector.player={reflector}", stages=STAGES[:1])
     run = shutil.copytree(data, tmp_path / "run")
     shown = play_stages(

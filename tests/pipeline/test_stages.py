@@ -84,7 +84,7 @@ def test_a_single_process_sees_one_gpu(visible, seen, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_same_recipe_and_seed_give_the_same_bytes_in_worker_processes_as_well(finished, tmp_path):
+def test_the_same_seed_gives_the_same_bytes_with_workers(finished, tmp_path):
     play_stages(small_recipe("env.workers=2", "env.max_failures=1"), tmp_path / "run")
     again, before = results(tmp_path / "run"), results(finished)
     assert again.pop("recipe.yaml") != before.pop("recipe.yaml")
@@ -92,6 +92,7 @@ def test_the_same_recipe_and_seed_give_the_same_bytes_in_worker_processes_as_wel
     assert {pace["env_failures"] for pace in lines(tmp_path / "run" / "throughput.jsonl")} == {0}
 
 
+@pytest.mark.slow
 def test_x7_another_seed_gives_another_run(finished, trained_run):
     before, other = results(finished), results(trained_run("seed=7"))
     assert set(other) == set(before)
@@ -127,7 +128,7 @@ def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
 
 
 @pytest.mark.slow
-def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_the_reflector_s_words(finished, run):
+def test_batch_size_changes_no_evaluation_and_controls_replace_words(finished, run):
     play_stages(small_recipe("eval.batch_size=7", "eval.controls=[blank, shuffled, expert]"), run, "eval")
     rows = {(row.policy, row.reflections, row.mode): row.metrics for row in read_results(run / "eval.jsonl")}
     for row in read_results(finished / "eval.jsonl"):
@@ -146,7 +147,7 @@ def test_the_evaluation_does_not_depend_on_its_batch_size_and_controls_replace_t
 
 
 @pytest.mark.slow
-def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_what_to_run_first(trained_run, tmp_path):
+def test_players_are_fine_tuned_one_at_a_time(trained_run, tmp_path):
     with pytest.raises(InvalidInput, match="needs 'gen-data'"):
         play_stages(small_recipe(), tmp_path / "run", "sft")
     with pytest.raises(InvalidInput, match="'rlft'"):
@@ -165,7 +166,7 @@ def test_one_player_at_a_time_leaves_sft_open_and_a_stage_before_its_time_says_w
     assert RunFolder(run).is_done("sft")
 
 
-def test_a_stage_s_seconds_are_those_of_all_its_starts_that_were_not_killed(tmp_path):
+def test_the_seconds_of_a_stage_add_up(tmp_path):
     run, recipe = RunFolder(tmp_path / "run"), small_recipe()
 
     def seconds():
@@ -220,7 +221,7 @@ def test_an_expert_that_the_evaluation_needs_is_asked_before_gen_data(key, metho
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected_after_it(tmp_path):
+def test_a_missing_model_is_found_before_gen_data(tmp_path):
     wrong = small_recipe(f"model.name={tmp_path / 'nowhere'}")
     with pytest.raises(InvalidInput, match="nowhere.* cannot be loaded"):
         run_stages(wrong, tmp_path / "run", STAGES)
@@ -233,7 +234,8 @@ def test_a_model_that_is_not_there_is_found_before_gen_data_and_can_be_corrected
     run_stages(small_recipe("sft.reflector.steps=1", "sft.policy.steps=1"), tmp_path / "run", ("sft",))
 
 
-def test_prompts_that_are_too_long_are_found_before_sft_which_then_takes_a_longer_limit(trained_run, tmp_path):
+@pytest.mark.slow
+def test_too_long_prompts_are_found_before_sft(trained_run, tmp_path):
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     with pytest.raises(InvalidInput, match="max_length"):
         run_stages(small_recipe("model.max_length=16"), run, ("sft",))
@@ -241,7 +243,7 @@ def test_prompts_that_are_too_long_are_found_before_sft_which_then_takes_a_longe
     run_stages(small_recipe("sft.reflector.steps=1", "sft.policy.steps=1"), run, ("sft",))
 
 
-def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_run, tmp_path):
+def test_a_dry_run_is_for_gen_data_alone(trained_run, tmp_path):
     run = shutil.copytree(trained_run(stages=STAGES[:1]), tmp_path / "run")
     with pytest.raises(InvalidInput, match="only gen-data"):
         run_stages(small_recipe(), run, STAGES, spending=Spending(dry_run=True))
@@ -250,7 +252,7 @@ def test_a_dry_run_is_for_gen_data_alone_and_leaves_the_folder_usable(trained_ru
     assert not (tmp_path / "new").exists()
 
 
-def test_a_device_without_memory_left_is_a_sentence_with_the_settings_to_lower():
+def test_a_full_device_is_a_sentence():
     with pytest.raises(WorkFailed, match=r"lower rlft\.micro_batch_tokens or rlft\.batch_size"), memory_errors("rlft"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -258,13 +260,12 @@ def test_a_device_without_memory_left_is_a_sentence_with_the_settings_to_lower()
 # ---- recipes ---------------------------------------------------------------------------------------------------------
 
 ABLATIONS = {
-    "no reflection": ["players.reflector.player=none"],
     "expert reflects": ["players.reflector.player=expert", "model.prefix_reuse=false"],
-    "single player": ["players.reflector.player=self"],
     "rlft only": ["sft.enabled=false", "players.reflector.player=none", "eval.policies=[base, rlft]"],
 }
 
 
+@pytest.mark.slow
 def test_a_recipe_without_rlft_is_evaluated_after_sft(trained_run, tmp_path):
     only = ("rlft=null", "eval.policies=[sft]", "eval.controls=[]")
     run = shutil.copytree(trained_run(*only, stages=STAGES[:2]), tmp_path / "run")
@@ -291,7 +292,7 @@ def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
         ("none", {"policy": ["policy-no-reflection"] * 2}),
     ],
 )
-def test_each_player_is_trained_on_its_kind_of_rows_however_few_are_used(kind, expected, tmp_path):
+def test_each_player_is_trained_on_its_rows(kind, expected, tmp_path):
     recipe = small_recipe(f"players.reflector.player={kind}", "sft.reflector.max_rows=3", "sft.policy.max_rows=2")
     for file in ("reflector", "policy", "policy-no-reflection"):
         menu = None if file == "reflector" else Menu(("0", "1"), ("left", "right"))

@@ -97,9 +97,7 @@ def test_what_was_not_measured_has_no_name_in_a_tracker() -> None:
 
 
 @pytest.mark.slow
-def test_each_stage_has_a_run_with_its_numbers_in_any_tracker_of_accelerate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_stage_has_a_run_in_any_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Diary(GeneralTracker):
         """Tracker that keeps what it is sent."""
 
@@ -246,7 +244,7 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
     assert results(begun) == results(alone)
 
 
-def test_a_transcript_has_what_was_seen_said_written_corrected_and_done_at_each_step_and_is_cut() -> None:
+def test_a_transcript_has_all_of_each_step_and_is_cut() -> None:
     def episode(text: str, reflection: str | None, written: str = "") -> Trajectory:
         seen, chosen = Observation(text, ("up", "down")), chose(0, "up", -0.5, 0.5)
         turn = turn_of(seen, ("up", "down"), reflection, chosen, 1.0, True)

@@ -37,7 +37,7 @@ def rows(run: Path, *, memory: bool = True, group: str = "") -> list[TrialRow]:
 
 
 @pytest.mark.slow
-def test_the_first_trial_remembers_nothing_and_later_ones_what_succeeded_in_other_tasks(trained_run: TrainedRuns):
+def test_later_trials_remember_what_succeeded(trained_run: TrainedRuns):
     run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials")
     first, second = (episodes(run, f"rlft-local-trial{number}") for number in (1, 2))
     assert {turn.said.get("memory") for played in first for turn in played.turns} == {None}
@@ -85,9 +85,7 @@ def test_the_paper_counts_a_task_that_any_trial_so_far_has_solved(
 
 
 @pytest.mark.slow
-def test_trials_that_were_killed_go_on_after_the_last_whole_one_with_the_same_memory(
-    trained_run: TrainedRuns, tmp_path: Path
-) -> None:
+def test_killed_trials_go_on_after_the_last_whole_one(trained_run: TrainedRuns, tmp_path: Path) -> None:
     whole, run = trained_run(*SHORT, "sft.policy.steps=25", name="rap/nano_trials"), tmp_path / "run"
     shutil.copytree(whole, run)
     [sampled] = read_results(run / "eval.jsonl")
@@ -147,7 +145,7 @@ def test_a_memory_may_begin_with_the_teachers_episodes(trained_run: TrainedRuns)
 
 
 @pytest.mark.slow
-def test_the_first_trial_may_show_two_whole_episodes_to_all_tasks_of_a_type(trained_run: TrainedRuns) -> None:
+def test_the_first_trial_may_show_two_examples(trained_run: TrainedRuns) -> None:
     brief = ("eval.trials.begin_with=examples", "eval.trials.control=false", "eval.memory.max_chars=2000")
     run = trained_run(*SHORT, *brief, "sft.policy.steps=25", "model.max_length=1024", name="rap/nano_trials")
     _, taught = read_trajectories(run / "data" / "teacher.jsonl")
@@ -190,9 +188,7 @@ def test_r6_a_chat_model_is_shown_what_succeeded_in_the_trial_before(
 
 
 @pytest.mark.slow
-def test_a_chat_model_reads_what_the_recipe_s_other_chat_models_say_and_its_memory_is_asked_with_a_key(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_a_chat_policy_reads_the_other_players_words(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     def words(chat: Chat) -> str:
         if chat[0]["content"].startswith("You plan"):
             return "To solve the task, go on."

@@ -72,7 +72,7 @@ def test_with_nothing_particular_to_a_state_its_menu_adds_nothing_to_it():
     assert layout.menu_of(HERE) == PromptFormat().menu_of(HERE) == PromptFormat().menu_of(hall)
 
 
-def test_listed_actions_are_shuffled_once_an_episode_and_the_others_at_each_step():
+def test_listed_actions_are_shuffled_once_an_episode():
     layout = PromptFormat(labels="letters", shuffle=True, menu="first")
     hall = Observation("A hall.", tuple("abcxyz"), common=tuple("abcd"))
     menus = [[layout.menu_of(hall, seed, step) for step in range(20)] for seed in range(20)]
@@ -110,7 +110,7 @@ def test_an_unknown_kind_and_more_actions_than_letters_are_refused(kind, count, 
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_prompt_without_a_reflection_is_turned_into_the_reflectors_and_into_one_with_it(place):
+def test_a_bare_prompt_becomes_the_other_prompts(place):
     layout = PromptFormat(instructions="Leave.", menu=place)
     menu = layout.menu_of(COMMON)
     bare, full = (policy_prompt_of(layout, COMMON, ["eat"], said, menu) for said in (None, " Good.\n Go on. "))

@@ -27,7 +27,7 @@ def text(layout: PromptFormat, observation: Observation = HERE, **past: object) 
     return layout.prompt(Role("reflector"), observation, said={}, **{**PAST, **past}).text
 
 
-def test_a_transition_is_a_state_or_its_short_form_the_action_and_the_reward_if_asked_for() -> None:
+def test_transitions_to_the_letter() -> None:
     states = PromptFormat("Dig.", history=History(show="transitions"))
     assert text(states) == "Dig.\nA hall.\nIt is dark.\nPast: go\ncellar\nPast: dig\nA garden.\nReflection:"
     rewarded = PromptFormat(history=History(show="transitions", reward=True))
@@ -78,7 +78,7 @@ def test_a_number_stands_for_that_many_actions() -> None:
     assert encode(PromptFormat(history=History(3)))["history"] == 3
 
 
-def test_the_prompts_of_an_episode_extend_each_other_by_whole_states_until_the_oldest_is_left_out() -> None:
+def test_prompts_grow_by_whole_states() -> None:
     layout = PromptFormat("Find the door.", history=History(2, "transitions"))
     [played] = rollout(
         [env := Note(corridor=2)],

@@ -28,7 +28,7 @@ def fitted(limit):
     return LONG.fit(length, limit).text
 
 
-def test_a_prompt_loses_its_oldest_history_first_and_no_more_than_the_callers_count_demands():
+def test_a_prompt_loses_its_oldest_history_first():
     assert PROMPT.text == "Rules.\nPast: go\nPast: wait\nPast: go\nState.\n0. go\n1. wait\nAction:\n"
     assert PROMPT.fit(length, len(PROMPT.text)) is PROMPT
     for lines in range(3):
@@ -39,7 +39,7 @@ def test_a_prompt_loses_its_oldest_history_first_and_no_more_than_the_callers_co
     assert words.history == PROMPT.history[1:]
 
 
-def test_without_history_the_middle_of_the_state_goes_and_a_mark_says_so():
+def test_without_history_the_middle_of_the_state_is_cut():
     bare = len(replace(LONG, history=()).text)
     assert "[...]" not in fitted(bare)
     for limit in range(bare - 1, bare - 100, -7):
@@ -60,7 +60,7 @@ def test_then_the_end_of_the_reflection_then_the_ends_of_actions():
     assert steps[-1] == LONG.shortest.text == SHORTEST
 
 
-def test_a_list_in_the_head_is_cut_as_the_menu_behind_the_state_is_and_labels_stay():
+def test_a_list_in_the_head_is_cut_like_a_menu():
     menu = Menu(("0", "2"), ("go " + "on " * 10, "wait"), ("go " + "on " * 10, "sing " * 9), ("0", "1"))
     here = Observation("Here and " + "there and " * 9, menu.actions, task="Find it.")
     prompt = policy_prompt_of(PromptFormat("Rules.", history=2), here, ["go"], "Good. The path is long.", menu)
@@ -83,7 +83,7 @@ REMEMBERING = replace(
 )
 
 
-def test_2_9_what_is_remembered_goes_before_anything_of_the_present_by_whole_windows_and_steps():
+def test_2_9_memories_are_cut_before_the_present():
     present = replace(REMEMBERING, said="Plan: Go north.\nMemory:\nReflection: Good.\n")
     limits = range(len(REMEMBERING.text), len(present.text) - 1, -1)
     steps = list(dict.fromkeys(REMEMBERING.fit(length, limit) for limit in limits))
@@ -107,6 +107,6 @@ def test_2_9_what_is_remembered_goes_before_anything_of_the_present_by_whole_win
         (Prompt("", ("Past: go\n",), "A long state"), 5, "12 tokens"),
     ],
 )
-def test_a_prompt_that_does_not_fit_without_all_that_may_be_cut_is_refused(prompt, limit, facts):
+def test_a_prompt_that_cannot_fit_is_refused(prompt, limit, facts):
     with pytest.raises(InvalidInput, match=facts):
         prompt.fit(length, limit)

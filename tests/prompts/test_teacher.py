@@ -28,7 +28,7 @@ def said(chat: Messages, role: str) -> str:
 # ---- chats -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reflection_is_asked_in_view_of_what_the_players_see_and_then_a_choice_from_the_menu() -> None:
+def test_a_teacher_reflects_and_then_chooses_from_the_menu() -> None:
     first = PROMPTS.reflect(seen("go north", "go south"))
     assert [message["role"] for message in first] == ["system", "user"]
     assert said(first, "system").endswith("Find the exit.")
@@ -55,7 +55,7 @@ LABELS = Menu(("0", "1", "2", "3"), ("cat 'a b.md'", "turn left.", "use (lamp)",
 
 
 @pytest.mark.parametrize("around", ["{}", "`{}`", "**{}**.", '"{}"\n', "({})", " [{}] "])
-def test_a_label_or_a_whole_line_is_read_whatever_signs_its_action_ends_with(around: str) -> None:
+def test_a_label_or_a_whole_line_is_read(around: str) -> None:
     for place, line in enumerate(LABELS.text.splitlines()):
         assert read_label(around.format(line), LABELS) == place
         assert read_label(around.format(LABELS.labels[place]), LABELS) == place
@@ -67,7 +67,7 @@ def test_anything_else_is_no_label(reply: str) -> None:
         read_label(reply, LABELS)
 
 
-def test_of_a_menu_with_listed_actions_a_chat_shows_the_legal_ones_and_takes_no_other_label() -> None:
+def test_a_chat_shows_only_legal_actions() -> None:
     listed = Menu(("0", "2"), ("go", "wait"), ("go", "sing"), ("0", "1"))
     assert PROMPTS.choose([], "", listed)[1]["content"].startswith("0. go\n2. wait\n\n")
     assert [read_label(reply, listed) for reply in ("0", "2", "2. wait")] == [0, 1, 1]
@@ -105,7 +105,7 @@ FILE = Hints(
         (Hints(None, None, "The passenger waits at row 4 column 0."), "So, waits at row 4, near the wall."),
     ],
 )
-def test_neither_the_spoiler_nor_a_secret_nor_a_claim_to_know_more_gets_through(hints: Hints, reply: str) -> None:
+def test_spoilers_secrets_and_claims_do_not_get_through(hints: Hints, reply: str) -> None:
     with pytest.raises(BadReply):
         read_discreet(reply, hints, HALL.actions, SHOWN)
 

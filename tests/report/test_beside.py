@@ -18,7 +18,7 @@ def steps(played: Trajectory, count: int) -> Trajectory:
     return replace(played, turns=played.turns * count)
 
 
-def test_the_pair_is_the_longest_success_that_is_shown_whole_beside_the_shortest_failure_of_its_task() -> None:
+def test_the_pair_is_the_longest_success_and_the_shortest_failure() -> None:
     lost, won = episode("a", success=False), steps(episode("a"), 3)
     others = [episode("a"), steps(episode("a"), MAX_STEPS + 1), steps(episode("b"), 2), steps(episode("c"), 5)]
     before = [steps(lost, 2), lost, episode("b", success=False)]

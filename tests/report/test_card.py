@@ -64,7 +64,7 @@ def shown(text: str) -> tuple[list[str], str]:
     return re.findall(r"<(\w+)", page), unescape(re.sub("<[^>]*>", "", page))
 
 
-def test_a_card_has_the_metadata_of_the_hub_every_section_and_the_intervals():
+def test_a_card_has_metadata_sections_and_intervals():
     text = model_card(card())
     assert metadata(text) == {
         "library_name": "transformers",
@@ -136,7 +136,7 @@ def test_a_huge_text_is_cut_and_escaped_text_is_one_line():
 # ---- the file that identifies an exported agent ----------------------------------------------------------------------
 
 
-def test_an_agent_file_is_read_as_it_was_written_and_a_damaged_one_is_refused(tmp_path):
+def test_an_agent_file_round_trips(tmp_path):
     assert read_agent_file(tmp_path) is None
     options, path = {"page": 20, "deep": {"a": [1, None]}}, tmp_path / AGENT
     agent = AgentFile("textworld:a.z8", options, PromptFormat("Go.", history=3, labels="letters"), 2)

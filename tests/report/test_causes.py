@@ -89,11 +89,11 @@ COLLAPSING = [iteration(number, success=0.3, entropy=0.7 if number < 12 else 0.0
         (False, {"success": 0.08, "expert": None, "random": None}),
     ],
 )
-def test_causes_are_named_only_where_the_end_is_far_from_what_is_possible(tmp_path: Path, low: bool, run: Any) -> None:
+def test_causes_are_named_only_where_success_is_low(tmp_path: Path, low: bool, run: Any) -> None:
     assert bool(found(ended(tmp_path / "run", SILENT, metrics=COLLAPSING, **run))) == low
 
 
-def test_without_an_expert_the_threshold_of_the_last_stage_says_what_is_possible(tmp_path: Path) -> None:
+def test_a_threshold_says_what_is_possible_without_an_expert(tmp_path: Path) -> None:
     for threshold, low in ((0.9, True), (0.35, False)):
         stage = f"rlft.stages=[{{name: main, iterations: 40, success_threshold: {threshold}}}]"
         folder = ended(tmp_path / str(threshold), SILENT, stage, success=0.5, expert=None, metrics=COLLAPSING)
@@ -187,7 +187,7 @@ def test_cut_prompts_are_named(tmp_path: Path) -> None:
 # ---- what was taught -------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_that_does_not_imitate_the_expert_is_named_with_its_kept_weights(tmp_path: Path) -> None:
+def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     folder = ended(tmp_path / "run", SILENT)
     measured = [(100, 1.2, 0.4), (200, 0.9, 0.62), (300, 1.1, 0.97)]
     lines = [
@@ -337,7 +337,7 @@ def test_episodes_that_the_horizon_ends_are_named(tmp_path: Path) -> None:
 # ---- where causes are shown ------------------------------------------------------------------------------------------
 
 
-def test_at_most_three_causes_of_the_worst_seed_stand_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
+def test_at_most_three_causes_are_shown(tmp_path: Path) -> None:
     rising = [iteration(n, success=0.01 * n, entropy=0.7 if n < 12 else 0.01) for n in range(40)]
     bad = ended(tmp_path / "bad", metrics=rising, cut_prompts=0.5, audit=shares(0.2, 0.2, 0.9, 0.4))
     assert [cause.name for cause in found(bad)] == ["cut", "reflections", "entropy"]

@@ -118,7 +118,7 @@ def test_controls_are_compared_over_seeds(runs: list[Path]) -> None:
     assert "reflections shuffled; choose" in refused("compare", *runs, "--reflections", "shuffled")
 
 
-def test_rows_of_an_earlier_evaluation_than_the_recipe_describes_are_said_to_be(runs: list[Path]) -> None:
+def test_rows_of_an_earlier_evaluation_are_named(runs: list[Path]) -> None:
     write_ledger(runs[0], eval={"done": False, "inputs": {}})
     assert f"{runs[0].name}: the rows are of an earlier evaluation" in reflectrl("compare", *runs).err
     shown = reflectrl("report", *runs, "--out", runs[0].parent / "report.html")
@@ -144,9 +144,7 @@ def test_the_same_numbers_come_as_text_markdown_and_json(runs: list[Path]) -> No
     assert 0.2 <= low < first["iqm"] < high <= 0.9
 
 
-def test_the_numbers_of_the_table_come_as_csv_in_a_file_beside_the_table_or_alone(
-    runs: list[Path], tmp_path: Path
-) -> None:
+def test_the_numbers_come_as_csv(runs: list[Path], tmp_path: Path) -> None:
     (nine, one), _ = compare(read_runs(runs), Rows())
     alone = reflectrl("compare", *runs, "--csv", "-").out
     first, second = csv.DictReader(alone.splitlines())
@@ -162,7 +160,7 @@ def test_the_numbers_of_the_table_come_as_csv_in_a_file_beside_the_table_or_alon
     assert (tmp_path / "table.csv").read_text() == alone
 
 
-def test_a_run_without_such_a_row_is_left_out_by_name_and_all_of_them_are_refused(runs: list[Path]) -> None:
+def test_runs_without_such_a_row_are_left_out(runs: list[Path]) -> None:
     (runs[0] / "eval.jsonl").unlink()
     done = reflectrl("compare", *runs)
     assert (done.code, "gamma0.9-seed0" in done.err) == (0, True)

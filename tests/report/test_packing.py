@@ -25,7 +25,7 @@ def only_step(played):
     return found["texts"], [found["texts"][text] for text in found["menus"][step[1]]], step
 
 
-def test_an_episode_has_its_task_end_and_seed_and_a_step_what_was_seen_said_possible_done_and_earned():
+def test_episodes_and_steps_are_packed_whole():
     won, late = episode("a"), episode("b", success=False, text="\n  Room 7.", reflection="Turn.")
     lost = replace(late, terminated=True, truncated=False, seed=7)
     found = packed(won, lost, late)
@@ -60,7 +60,7 @@ def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
     assert step[9] == 17 * 200 + 19 * 100
 
 
-def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_and_a_long_text_cut():
+def test_incomplete_steps_are_packed_and_long_texts_cut():
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
@@ -68,7 +68,7 @@ def test_a_step_without_a_reflection_probabilities_or_a_known_action_is_packed_a
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
 
 
-def test_a_thought_that_was_corrected_is_packed_with_the_words_that_were_struck_out_and_added():
+def test_a_corrected_thought_is_packed_with_its_changes():
     (turn,) = episode().turns
     written = Written('{"thoughts": "It is lower now.", "action": "left"}', (1,), (0.0,), 0)
     choice = replace(turn.decision.choice, written=written)
@@ -90,7 +90,7 @@ def pictured(*data):
     return replace(episode(), turns=(replace(turn, observation=replace(turn.observation, images=images)),))
 
 
-def test_a_picture_stands_on_a_page_once_and_those_that_do_not_fit_are_counted(tmp_path):
+def test_each_picture_is_packed_once(tmp_path):
     small, large, other = b"small " * 4, b"large " * 100, b"other " * 4
     one = make_run(tmp_path / "one", {"sft": [pictured(small)], "rlft": [pictured(small, large), pictured(other)]})
     two = make_run(tmp_path / "two", {"rlft": [pictured(other)]})

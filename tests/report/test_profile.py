@@ -11,7 +11,7 @@ def printed(capsys, *iterations):
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_table_has_calls_seconds_and_shares_without_the_first_iteration_which_warms_up(capsys):
+def test_the_table_leaves_out_the_warm_up(capsys):
     first, second = {"policy: act": Timed(99, 9.0)}, {"policy: act": Timed(10, 1.0), "rollout": Timed(1, 1.0)}
     lines = printed(capsys, first, second, {"policy: act": Timed(20, 2.0)})
     assert lines[1:4] == [

@@ -58,7 +58,7 @@ def test_words_are_compared_with_the_expert_s_and_actions_with_its_judgement() -
     assert all(step.success for step in found)
 
 
-def test_a_prompt_holds_the_words_that_the_reflector_read_whenever_they_were_said() -> None:
+def test_a_prompt_holds_the_words_that_the_reflector_read() -> None:
     env = make_env("number_line", size=8)
     read: list[str] = []
 
@@ -114,7 +114,7 @@ def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run
 
 
 @pytest.mark.slow
-def test_a_row_is_taught_if_sft_used_it_and_shown_as_it_was_there(trained_run: TrainedRuns) -> None:
+def test_a_row_is_taught_if_sft_used_it(trained_run: TrainedRuns) -> None:
     taught = [step.taught for audit in audit_reflector(trained_run()) for each in audit.episodes for step in each]
     assert any(taught)
     few = audit_reflector(trained_run("sft.reflector.max_rows=1"))
@@ -129,7 +129,7 @@ def test_a_single_player_s_words_are_compared_too(trained_run: TrainedRuns) -> N
     assert [row.row.reflections for row in audit_reflector(run)] == ["self", "self"]
 
 
-def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_path, monkeypatch) -> None:
+def test_only_taught_words_are_compared_with_the_experts(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     silent = evaluated(tmp_path / "silent", 0.8, 0.5, "players.reflector.player=none")
     assert "has no reflections to audit" in refused("audit-reflector", silent)
@@ -138,7 +138,7 @@ def test_only_words_that_an_expert_taught_can_be_compared_with_the_expert_s(tmp_
     assert "learned the words of a chat model (data.teacher=openai)" in refused("audit-reflector", taught)
 
 
-def test_rows_of_an_earlier_evaluation_are_not_replayed_in_the_environment_of_the_next_one(tmp_path) -> None:
+def test_rows_of_an_earlier_evaluation_are_not_replayed(tmp_path) -> None:
     run = evaluated(tmp_path / "run", 0.8, 0.5)
     write_ledger(run, eval={"done": False, "inputs": {}})
     assert f"{run}: the rows are of an earlier evaluation" in refused("audit-reflector", run)

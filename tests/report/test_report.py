@@ -89,7 +89,7 @@ def run(tmp_path):
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_plain_when_it_is_piped_and_names_are_shown_as_they_are(run, tmp_path, capsys):
+def test_the_table_is_plain_when_piped(run, tmp_path, capsys):
     print_table(read_runs([run]))
     lines = capsys.readouterr().out.splitlines()
     assert re.split(" {2,}", lines[0]) == (
@@ -104,7 +104,7 @@ def test_the_table_is_plain_when_it_is_piped_and_names_are_shown_as_they_are(run
         assert f"\n{shown or name}  rlft" in capsys.readouterr().out
 
 
-def test_runs_share_the_untrained_policies_that_agree_and_have_names_of_their_own(tmp_path, monkeypatch):
+def test_runs_share_untrained_policies_that_agree(tmp_path, monkeypatch):
     played = {"random": [episode(success=False)], "rlft": half_won(), "expert": [episode()]}
     runs = read_runs([make_run(tmp_path / name, played) for name in ("nano", "blank")])
     rows = [(name, row.policy) for name, row in table_rows(runs)]
@@ -115,7 +115,7 @@ def test_runs_share_the_untrained_policies_that_agree_and_have_names_of_their_ow
     assert [each.name for each in read_runs([Path(), differ[0]])] == ["same"]  # the same folder twice
 
 
-def test_the_tasks_are_named_below_the_table_with_the_runs_where_they_differ(tmp_path, capsys):
+def test_the_tasks_are_named_below_the_table(tmp_path, capsys):
     words = {"a": "12 of <134> games", "b": "140 games", "c": "140 games", "d": ""}
     runs = [make_run(tmp_path / name, {"rlft": half_won()}, benchmark=said) for name, said in words.items()]
     print_table(read_runs(runs))
@@ -197,7 +197,7 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
     assert {file: file.read_bytes() for file in path.rglob("*.jsonl")} == before
 
 
-def test_nothing_that_an_environment_or_a_model_says_reaches_the_browser_as_a_command(tmp_path):
+def test_hostile_texts_do_nothing_in_the_page(tmp_path):
     said = episode(HOSTILE, text=HOSTILE, reflection=HOSTILE, menu=("wait", HOSTILE))
     path = make_run(tmp_path / "n<i>", {"rlft": [said]}, [iteration(0, stage=HOSTILE), iteration(1)], [[said]])
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
@@ -238,7 +238,7 @@ def heights(drawn):
     return [float(place.split()[1]) for place in path.split("L")]
 
 
-def test_a_run_has_a_line_in_each_panel_whose_metric_its_files_have_and_a_name_in_the_legend(run):
+def test_each_run_has_a_line_in_each_panel_it_has_data_for(run):
     drawn = curves([trained("one", points(0.1, 0.2)), trained("none", []), trained("two", points(0.3, 0.1))])
     assert re.findall('<li class="swatch (c\\d)">(\\w+)</li>', drawn) == [("c0", "one"), ("c2", "two")]
     assert drawn.count('<path class="mean"') == 2 * 7
@@ -288,7 +288,7 @@ def test_a_constant_is_drawn_at_its_value_on_an_axis_with_0(tmp_path):
     assert labels["0"] < labels["-2"] < labels["-4"]
 
 
-def test_a_schedule_is_drawn_as_it_was_and_what_was_measured_with_its_mean(tmp_path):
+def test_a_schedule_is_drawn_without_a_mean(tmp_path):
     rates = [1e-3 * 0.8**number for number in range(20)]
     lines = [iteration(number, learning_rate=rate, grad_norm=rate) for number, rate in enumerate(rates)]
     drawn = curves(read_runs([make_run(tmp_path / "one", metrics=lines)]))
@@ -349,7 +349,7 @@ def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path):
     assert running_mean(run.points[1::3], [2.0, 8.0], 3) == [2.0, 8.0]  # iterations 1 and 4
 
 
-def test_lines_have_a_band_of_wilson_intervals_and_may_be_short_flat_steep_or_long():
+def test_lines_have_a_band_of_wilson_intervals():
     run = replace(trained("one", points(0.0, 0.5, 1.0)), episodes=8)
     assert success_band(run) == [wilson_interval(0.0, 8), wilson_interval(0.25, 16), wilson_interval(0.5, 24)]
     assert curves([run]).count('class="band"') == 1
@@ -409,7 +409,7 @@ def test_a_damaged_file_is_named_and_the_old_report_stays(run, file, line, messa
     assert (run / "report.html").read_text(encoding="utf-8") == page
 
 
-def test_the_command_prints_the_table_and_says_where_the_page_is_or_leaves_nothing(run, monkeypatch, capsys):
+def test_the_command_prints_the_table(run, monkeypatch, capsys):
     monkeypatch.chdir(run)
     before = sorted(run.iterdir())
     for out in ("", "gone/report.html", "recipe.yaml/report.html"):

@@ -74,7 +74,7 @@ def test_the_sign_of_what_blank_reflections_change_is_theirs(tmp_path: Path, bla
     assert sentence in " ".join(judge(evaluated(tmp_path / "run", 0.5, 0.3, blank=blank)))
 
 
-def test_several_seeds_are_one_sentence_with_the_interval_over_them_and_the_worst(tmp_path: Path) -> None:
+def test_several_seeds_are_one_sentence(tmp_path: Path) -> None:
     folders = [evaluated(tmp_path / str(n), 0.8 + 0.1 * n, 0.5, SILENT, f"seed={n}") for n in range(3)]
     raised, worst = judge(*folders)
     # equal runs are not certainty: 50 of 100 episodes each leave 40 to 60 %
@@ -127,7 +127,7 @@ def test_the_worth_of_reflections_names_its_group_where_there_are_several(tmp_pa
     assert [sentence.partition(": ")[0] for sentence in worth] == ["one", "other"]
 
 
-def test_a_run_that_ends_below_its_own_best_is_named_unless_it_kept_the_best(tmp_path: Path) -> None:
+def test_a_run_that_ends_below_its_best_is_named(tmp_path: Path) -> None:
     successes = [0.5] * 10 + [0.95] * 10 + [0.6] * 10
     line = [iteration(number, success=success) for number, success in enumerate(successes)]
     kept = "`rlft.validation` with `rlft.keep=best` keeps the best."

@@ -99,7 +99,7 @@ def seen(page):
 
 
 @pytest.mark.slow
-def test_it_opens_with_the_trained_policy_and_filters_by_outcome_task_source_and_iteration(opened, report):
+def test_it_opens_with_the_trained_policy_and_filters(opened, report):
     page = opened(report)
     assert page.locator("#source option:checked").inner_text() == "rlft, sampled, reflections by local (4)"
     lists(page, ["north", "south", "east", "west"])
@@ -158,7 +158,7 @@ def test_a_corrected_thought_is_shown_with_what_was_struck_out_and_added(opened,
 
 
 @pytest.mark.slow
-def test_the_pictures_of_a_state_are_drawn_and_nothing_stands_for_words_that_there_are_not(opened, tmp_path):
+def test_pictures_of_a_state_are_drawn(opened, tmp_path):
     env = make_env("gym_cards", game="number_line", observation="image")
     env.reset(seed=0)
     (turn,) = episode().turns
@@ -244,7 +244,7 @@ def test_repetitions_of_a_task_are_compared_in_their_order(opened, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_address_leads_back_to_the_step_of_two_runs_and_names_a_task_that_one_lacks(opened, report):
+def test_the_address_leads_back_to_the_step(opened, report):
     page = opened(report, address(SFT, beside="two/eval-rlft-local-sampled"))
     page.fill("#task", "sou")
     page.click("#forward")

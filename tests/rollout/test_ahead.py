@@ -101,14 +101,14 @@ def think_once_begun(met):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 5])
-def test_episodes_and_who_thinks_side_by_side_are_the_same_with_any_processes_and_with_none(slots, pools):
+def test_processes_change_no_episode(slots, pools):
     kinds = [[make_env("faulty") for _ in range(slots)], *(pool.make("faulty", {}, slots) for pool in pools)]
     policies = [Noting() for _ in kinds]
     assert [play(envs, policy=policy) for envs, policy in zip(kinds, policies, strict=True)] == [here()] * 3
     assert policies[0].batches == policies[1].batches == policies[2].batches
 
 
-def test_a_slot_sits_out_one_step_of_the_others_and_none_where_there_are_no_others():
+def test_a_new_slot_sits_out_one_step():
     policy = Noting()
     play([make_env("faulty") for _ in range(2)], episodes(1, 3, 2, 1, 1), policy=policy)
     # 0 and 1; 1 alone, while 2 begins; 1 and 2, which both end; 3 and 4, without waiting for others
@@ -124,7 +124,7 @@ def test_long_answers_that_nobody_waits_for_yet_block_nothing(pools):
 # ---- while players act in other episodes -----------------------------------------------------------------------------
 
 
-def test_a_slow_reset_and_the_thinking_of_the_others_go_on_side_by_side(met):
+def test_a_slow_reset_runs_beside_the_others_thinking(met):
     """Both can only go on once the other has begun."""
 
     def think(batch):
@@ -165,7 +165,7 @@ def test_a_reset_that_broke_ahead_is_repeated_and_nothing_shows_it(workers, faul
     assert pool.failures == 1
 
 
-def test_drop_leaves_out_the_one_that_broke_ahead_and_its_slot_takes_the_next(met):
+def test_drop_leaves_out_what_broke_ahead(met):
     to_play, policy = episodes(1, 4, 2, 1), think_once_begun(met)
     with WorkerPool(1, WorkerLimits(on_failure="drop")) as pool:
         played = play(pool.make("faulty", {"fault": "kill", **met}, 2), to_play, policy)
@@ -183,7 +183,7 @@ def test_drop_leaves_out_the_one_that_broke_ahead_and_its_slot_takes_the_next(me
         ("raise", {"max_failures": 0}, WorkFailed, "1 times; the limit is 0: .*'train-2'", 1),
     ],
 )
-def test_a_reset_ahead_that_is_refused_or_fails_too_often_ends_the_work(fault, limits, error, fact, failures):
+def test_a_reset_that_fails_too_often_ends_the_work(fault, limits, error, fact, failures):
     options = {"fault": fault, "at": 0, "task": "train-2"}
     with WorkerPool(2, WorkerLimits(**limits)) as pool, pytest.raises(error, match=fact):
         play(pool.make("faulty", options, 2), THIRD_IN_THE_MIDDLE)
@@ -208,7 +208,7 @@ def test_an_interrupt_while_others_begin_leaves_no_answer_behind_for_the_next(me
 # ---- between two rollouts --------------------------------------------------------------------------------------------
 
 
-def test_episodes_begun_between_two_rollouts_are_under_way_at_once_and_are_not_begun_twice(met, tmp_path):
+def test_episodes_may_begin_between_two_rollouts(met, tmp_path):
     log = tmp_path / "log"
     with WorkerPool(2) as pool:
         envs = pool.make("faulty", {"fault": "wait", "log": str(log), **met}, 3)

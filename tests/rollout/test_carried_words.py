@@ -41,7 +41,7 @@ def played(layout: PromptFormat, player: Player, env: NatLangEnv | None = None) 
     return rollout([env], episodes, policy=ExpertPolicy(), seats=reflecting(player), layout=layout)
 
 
-def test_the_reflector_reads_its_last_words_and_the_policy_only_the_new_ones() -> None:
+def test_the_reflector_reads_its_last_words() -> None:
     said = iter(["one", "two", "three"] * 3)
     [first, *_] = played(LAYOUT, ScriptedReflector(lambda _: next(said)))
     reflector, policy = zip(*prompts_of(first, LAYOUT), strict=True)
@@ -86,7 +86,7 @@ def test_the_expert_builds_on_its_words_only_where_they_are_carried(workers: int
     assert forgotten == [[f"Door {door}.", "Go on.", "Go on."] for door in ("left", "middle", "right")]
 
 
-def test_the_audit_of_reflections_compares_with_an_expert_that_read_the_same_words() -> None:
+def test_the_audit_compares_with_an_expert_of_the_same_words() -> None:
     for episode in played(LAYOUT, ExpertReflector()):
         assert all(step.right for step in judged_steps(Note(), LAYOUT, episode, frozenset()))
 
@@ -103,7 +103,7 @@ def recipe(**data: object) -> Recipe:
     )
 
 
-def test_rows_show_what_the_teacher_said_before_and_the_bytes_are_those_of_play(tmp_path: Path) -> None:
+def test_rows_show_what_the_teacher_said_before(tmp_path: Path) -> None:
     generate(recipe(negatives=0), tmp_path)
     header, taught = read_trajectories(tmp_path / "data" / "teacher.jsonl")
     shown = [(mine.text, theirs.text) for each in taught for mine, theirs in prompts_of(each, header.prompt)]
@@ -119,7 +119,7 @@ def sample(previous: str, reflection: str, *, correctable: bool) -> Sample:
     return Sample(task, 0, ("walk",), here, ("left",), reflection, "left", True, (), (), previous, correctable)
 
 
-def test_half_of_the_mistakes_whose_reflection_needs_no_memory_follow_a_wrong_note() -> None:
+def test_half_of_the_correctable_mistakes_follow_a_wrong_note() -> None:
     samples = [sample("Right.", f"Words {n}.", correctable=n % 2 == 0) for n in range(400)]
     noted = with_wrong_notes(samples, random.Random(0))
     changed = [new for new, old in zip(noted, samples, strict=True) if new.previous != old.previous]
@@ -157,7 +157,7 @@ class Lamp(Note):
         return f"Up again, door {self._door}." if shown else super().reflection(previous)
 
 
-def test_a_mistake_is_correctable_where_the_expert_says_the_same_without_its_words_before(tmp_path: Path) -> None:
+def test_which_mistakes_are_correctable(tmp_path: Path) -> None:
     register_env("lamp", Lamp)
     generate(recipe().model_copy(update={"env": recipe().env.__class__(name="lamp")}), tmp_path)
     rows = [row for row in read_rows(tmp_path / "sft" / "reflector.jsonl") if row.negative]
@@ -167,9 +167,7 @@ def test_a_mistake_is_correctable_where_the_expert_says_the_same_without_its_wor
     assert all(row.completion.split("door ")[1] in row.prompt.text for row in wrong)
 
 
-def test_a_chat_teacher_and_a_remote_reflector_are_shown_their_words_and_told_to_keep_them(
-    endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_chat_models_are_shown_their_carried_words(endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.reply = lambda _: f"Words {len(endpoint.requests)}."
     asks = {"teacher": "openai", "endpoint": {"base_url": endpoint.url}, "samples": 3, "negatives": 0, "concurrency": 1}
     generate(recipe(**asks), tmp_path)

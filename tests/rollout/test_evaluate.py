@@ -13,7 +13,7 @@ def fixed(split="test", episodes=None, max_tasks=None, seed=0):
     return fixed_episodes(make_env("dangerous_taxi"), split, episodes=episodes, max_tasks=max_tasks, seed=seed)
 
 
-def test_the_list_is_fixed_by_the_seed_and_plays_the_tasks_in_turn():
+def test_the_list_of_episodes_is_fixed_by_the_seed():
     tasks, first = list(make_env("dangerous_taxi").tasks("test")), fixed(episodes=130, seed=3)
     assert first == fixed(episodes=130, seed=3)
     assert [episode.task for episode in first[: len(tasks)]] == tasks

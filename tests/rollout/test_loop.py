@@ -37,7 +37,7 @@ def play(batch: int, count: int = 23, seats=(), policy=None):
     return rollout(envs, episodes(count), policy=policy or RandomPolicy(), seats=seats, layout=LAYOUT)
 
 
-def test_results_come_in_order_and_do_not_depend_on_how_many_episodes_are_played_side_by_side():
+def test_results_do_not_depend_on_the_number_of_slots():
     one, seven, many = (play(batch, seats=reflecting(Recording())) for batch in (1, 7, 64))
     assert one == seven == many
     assert [trajectory.seed for trajectory in one] == list(range(23))
@@ -50,7 +50,7 @@ def test_other_seeds_give_other_actions():
     assert len({trajectory.actions for trajectory in played}) > 5
 
 
-def test_the_expert_solves_every_episode_and_what_was_said_and_shown_is_recorded():
+def test_the_expert_solves_every_episode():
     played = play(4, seats=reflecting(ExpertReflector()), policy=ExpertPolicy())
     assert all(trajectory.success and trajectory.terminated for trajectory in played)
     turns = [turn for trajectory in played for turn in trajectory.turns]
@@ -124,7 +124,7 @@ class Breaking(DangerousTaxi):
 
 
 @pytest.mark.parametrize("where", ["start", "act", "hints"])
-def test_an_episode_that_cannot_be_played_on_is_left_out_and_the_others_are_as_ever(where):
+def test_broken_episodes_are_left_out(where):
     envs, finished = [Breaking(where) for _ in range(3)], []
     options = {"policy": RandomPolicy(), "seats": reflecting(ExpertReflector()), "layout": LAYOUT}
     played = rollout(envs, episodes(23), **options, on_episode=finished.append)
@@ -145,7 +145,7 @@ def thinking(text, env="gym_cards:number_line", legal=True):
     return [turn for each in played for turn in each.turns]
 
 
-def test_the_environment_says_whether_a_thought_is_right_and_whether_the_action_follows_from_it():
+def test_the_environment_judges_thoughts():
     for turn in thinking("The target is higher."):
         target, number = (int(word.strip(".")) for word in turn.observation.text.split() if word.strip(".").isdigit())
         plus = turn.decision.action == "+"
@@ -157,7 +157,7 @@ def test_the_environment_says_whether_a_thought_is_right_and_whether_the_action_
         }
 
 
-def test_a_thought_that_names_an_action_calls_for_it_where_the_environment_cannot_tell():
+def test_a_thought_that_names_an_action_calls_for_it():
     for turn in thinking("I should ADD ONE.", "number_line"):
         called = {"consistency": float(turn.decision.action == "add one")} if "add one" in turn.menu else {}
         assert turn.rewards == {"env": turn.reward, "format": 1.0, **called}
@@ -165,7 +165,7 @@ def test_a_thought_that_names_an_action_calls_for_it_where_the_environment_canno
     assert {tuple(turn.rewards) for turn in silent} == {("env", "format")}
 
 
-def test_a_text_that_names_no_legal_action_earns_nothing_for_its_form_and_no_action_follows_from_it():
+def test_an_illegal_text_earns_no_format_reward():
     for turn in thinking("The target is higher.", legal=False):
         assert turn.rewards["format"] == 0.0
         assert set(turn.rewards) == {"env", "format", "agreement"}

@@ -19,7 +19,7 @@ def episode(success: bool, *turns: Turn) -> Trajectory:
     return Trajectory(Task("t"), 0, turns, terminated=True, truncated=False, success=success)
 
 
-def test_wilson_interval_matches_the_textbook_stays_within_zero_and_one_and_narrows_with_trials():
+def test_wilson_interval_by_hand():
     # 8 of 10, z = 1.96: 0.490 to 0.943 (Brown, Cai and DasGupta 2001)
     assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-3)
     for rate in (0.0, 0.3, 1.0):

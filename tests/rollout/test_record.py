@@ -89,7 +89,7 @@ def test_a_file_re_creates_every_prompt_to_the_byte(
     assert all(mine.text.startswith(theirs.text) == (menu == "last") for theirs, mine in pairs)
 
 
-def test_the_state_after_the_last_action_is_recorded_shown_to_raters_and_to_nobody_else(file: Path) -> None:
+def test_the_last_state_is_shown_to_raters_alone(file: Path) -> None:
     env = make_env("gym_cards:number_line", observation="both")
     episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:3])]
     played = rollout([env], episodes, policy=ExpertPolicy(), seats=(), layout=LAYOUT)

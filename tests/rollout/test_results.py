@@ -36,7 +36,7 @@ def without(path, field):
     path.write_text(json.dumps(row) + "\n")
 
 
-def test_rows_that_lack_something_are_refused_and_a_missing_file_names_the_command_that_makes_it(tmp_path, written):
+def test_incomplete_rows_and_missing_files_are_refused(tmp_path, written):
     path = tmp_path / "eval.jsonl"
     for field in ("benchmark", "mode", "audit"):
         write_results(path, [written])

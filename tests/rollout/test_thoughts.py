@@ -28,7 +28,7 @@ def numbers(tokens, distinct, repeated, bleu, templates):
     return {f"thought_{name}": value for name, value in {**named, **unknown}.items()}
 
 
-def test_thoughts_that_are_all_the_same_have_collapsed_and_different_ones_have_not():
+def test_equal_thoughts_have_collapsed():
     same = thought_means([thinking("go up", "go up"), thinking("go up")])
     assert same == pytest.approx(numbers(5, 1 / 3, 1, 1, 1 / 3), nan_ok=True)
     varied = thought_means([thinking("go up", "left then down"), thinking("the door is shut")])
@@ -42,7 +42,7 @@ def test_g9_of_a_text_in_json_the_thought_alone_is_measured():
     assert found == pytest.approx(numbers(len(texts[0]), 1 / 4, 1, 1, 1 / 4), nan_ok=True)
 
 
-def test_bleu_of_a_text_counts_words_and_pairs_that_the_others_have_and_punishes_short_ones():
+def test_bleu_by_hand():
     assert self_bleu(["a b c"]) == 1
     assert self_bleu(["", ""]) == 1
     assert self_bleu(["a b c", "a b d"]) == pytest.approx((2 / 3 * 1 / 2) ** 0.5)
@@ -62,7 +62,7 @@ def test_a_template_is_the_thought_without_its_numbers_and_names(text, masked):
     assert template(text) == masked
 
 
-def test_what_environment_and_corrector_make_of_thoughts_is_averaged_over_those_they_know():
+def test_judgements_of_thoughts_are_averaged():
     played = thinking("a", "b", "c", "d  e")
     judged = ({"agreement": 0.0, "consistency": 1.0}, {"agreement": 1.0}, {}, {})
     turns = tuple(
@@ -75,7 +75,7 @@ def test_what_environment_and_corrector_make_of_thoughts_is_averaged_over_those_
     assert known(thought_means([played]))["thought_misread"] is None
 
 
-def test_a_policy_that_writes_nothing_has_no_thoughts_and_text_that_names_no_action_counts_as_illegal():
+def test_silent_policies_and_illegal_texts_are_counted():
     assert thought_means([episode()]) == {}
     assert episode_metrics([thinking("?", "!", legal=False), episode()]).illegal == pytest.approx(2 / 3)
     assert episode_metrics([thinking("?"), episode()]).illegal == 0

@@ -134,7 +134,7 @@ def test_who_sees_what(full_table):
     assert end.visited == tuple(turn.observation for turn in played.turns)
 
 
-def test_nobody_sees_a_reward_a_success_a_spoiler_or_the_options_of_a_task(full_table):
+def test_nobody_sees_rewards_or_spoilers(full_table):
     _, policy, players = full_table
     seen = [policy.views, *(player.views for player in players.values())]
     for secret in (str(REWARD), "success", SPOILER, OPTION):
@@ -203,7 +203,7 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
 
 
 @pytest.mark.parametrize("legal", [True, False])
-def test_a_corrector_is_not_asked_about_a_text_that_names_no_legal_action(legal):
+def test_a_corrector_is_not_asked_about_illegal_texts(legal):
     corrector = Noting()
     (played,) = play(Seat("corrector", corrector), policy=Thinks("The target is higher.", legal))
     assert len(corrector.views) == (len(played.turns) if legal else 0)
@@ -242,7 +242,7 @@ def rated_episode(scores):
     return played
 
 
-def test_episodes_that_end_in_another_order_than_they_began_keep_their_own_ratings():
+def test_episodes_keep_their_own_ratings():
     by_target = Noting(scores=lambda view: [float(view.observation.text[-2])] * len(view.past))
     envs, ended = [NumberLine(size=6) for _ in range(2)], []
     tasks = {task.id: task for task in envs[0].tasks("train")}
@@ -253,7 +253,7 @@ def test_episodes_that_end_in_another_order_than_they_began_keep_their_own_ratin
     assert [each.turns[-1].rewards["rater"] for each in played] == [4.0, 1.0]
 
 
-def test_a_raters_scores_are_rewards_beside_those_of_the_environment_weighted_and_added():
+def test_a_raters_scores_are_added_with_their_weight():
     played = rated_episode(rating)
     steps = len(played.turns)
     assert [turn.rewards["rater"] for turn in played.turns] == list(range(steps))
@@ -362,7 +362,7 @@ class Silent(NumberLine):
         return super().hints(previous)
 
 
-def test_an_episode_whose_expert_fails_where_it_was_truncated_ends_without_a_value():
+def test_an_expert_that_fails_at_the_end_leaves_no_value():
     env = Silent(size=10)
     env.horizon = 2
     far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))

@@ -129,7 +129,7 @@ def test_it_says_of_itself_and_shows_what_the_inner_one_does(pool):
     assert env.snapshot() == here
 
 
-def test_what_the_inner_one_refuses_is_refused_with_its_words_and_is_no_failure(pool):
+def test_refusals_of_the_inner_environment_are_no_failures(pool):
     with pytest.raises(InvalidInput, match="'vault'.*'fault'"):
         pool.make("faulty", {"vault": 1}, 1)
     env = begin(*pool.make("faulty", {"fault": "refuse", "at": 1}, 1))
@@ -276,7 +276,7 @@ def test_a_failure_says_where_it_happened_and_how(fault, at, facts):
 
 
 @pytest.mark.slow
-def test_a_request_that_fails_again_and_again_is_given_up_and_too_many_failures_end_the_work():
+def test_too_many_failures_end_the_work():
     with WorkerPool(1) as pool:
         env = begin(*pool.make("faulty", {"fault": "nonsense", "at": 1}, 1))
         with pytest.raises(WorkFailed, match="nan.* 3 ") as caught:
@@ -289,7 +289,7 @@ def test_a_request_that_fails_again_and_again_is_given_up_and_too_many_failures_
         assert type(caught.value) is WorkFailed
 
 
-def test_an_episode_that_does_not_come_back_the_same_is_not_played_on(tmp_path):
+def test_an_unrepeatable_episode_is_not_played_on(tmp_path):
     options = {"fault": "kill", "marker": str(tmp_path / "happened"), "signed": True}
     with WorkerPool(1) as pool, pytest.raises(WorkFailed, match="'train-1'"):
         play(pool.make("faulty", options, 1))
@@ -310,7 +310,7 @@ class Half(Faulty):
 
 
 @pytest.mark.slow
-def test_a_process_that_stalls_in_the_middle_of_a_reply_misses_its_deadline(tmp_path, monkeypatch):
+def test_a_process_that_stalls_mid_reply_misses_its_deadline(tmp_path, monkeypatch):
     (tmp_path / "half.py").write_text(HALF)
     monkeypatch.syspath_prepend(tmp_path)
     with faulty.restored_registry(), WorkerPool(1, WorkerLimits(on_failure="drop", deadline_s=SHORT_S)) as pool:
@@ -384,7 +384,7 @@ def test_there_are_no_more_processes_than_cores_workers_or_environments():
         WorkerPool(0)
 
 
-def test_a_worker_loads_no_torch_computes_with_one_thread_and_outlives_ctrl_c(pool):
+def test_a_worker_loads_no_torch_and_outlives_ctrl_c(pool):
     (env,) = pool.make("faulty", {}, 1)
     assert (about(env)["torch"], about(env)["threads"]) == (False, "1")
     os.kill(about(env)["pid"], signal.SIGINT)
@@ -392,7 +392,7 @@ def test_a_worker_loads_no_torch_computes_with_one_thread_and_outlives_ctrl_c(po
     assert pool.failures == 0
 
 
-def test_a_worker_changes_nothing_of_this_process_and_has_no_file_of_it(tmp_path, capfd):
+def test_a_worker_changes_nothing_of_this_process(tmp_path, capfd):
     def state():
         return Path.cwd(), random.getstate(), signal.getsignal(signal.SIGTERM)
 
@@ -416,7 +416,7 @@ def test_what_an_environment_started_and_forgot_ends_with_its_process():
     wait_until(lambda: not faulty.processes(group=group))
 
 
-def test_a_process_ends_with_its_last_environment_and_comes_back_for_new_ones():
+def test_a_process_ends_with_its_last_environment():
     pool = WorkerPool(1)
     first, second = pool.make("faulty", {}, 2)
     first.close()

@@ -52,7 +52,7 @@ def test_what_is_not_defined_is_reported_as_not_available(tmp_path: Path) -> Non
     assert "n/a</td>" in page.partition("<h4>Ratings</h4>")[2]
 
 
-def test_the_page_shows_the_numbers_of_all_iterations_and_of_their_last_quarter_and_each_level(tmp_path: Path) -> None:
+def test_the_page_shows_agreement_over_time(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", metrics=[iteration(0), iteration(1)])
     write_jsonl(run / RATINGS, [ratings([3, 3, 2, None], [True, False, True, True]), ratings([0, 3], [False, True])])
     page = report([run], tmp_path / "report.html").read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def thinking(thought: str | None, action: str = "add one", right: bool | None = 
         ('{"evaluation": "NO", "correction": "It is in {4, 5}."}', "It is in {4, 5}."),
     ],
 )
-def test_an_answer_says_that_the_thought_is_right_or_has_a_better_one(reply: str, correction: str) -> None:
+def test_an_answer_of_a_corrector_is_read(reply: str, correction: str) -> None:
     assert read_correction(reply) == correction
 
 
@@ -74,9 +74,7 @@ def test_any_other_answer_is_asked_for_again(reply: str) -> None:
         read_correction(reply)
 
 
-def test_a_corrector_sees_state_moves_thought_and_move_and_what_it_cannot_answer_is_left_alone(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_a_corrector_sees_the_step_and_may_leave_it_alone(endpoint: ScriptedEndpoint) -> None:
     answers = {"higher": '{"evaluation": "YES"}', "lower": '{"evaluation": "NO", "correction": "It is higher."}'}
     answers["(empty)"] = '{"evaluation": "NO", "correction": "It is not empty."}'
 
@@ -108,7 +106,7 @@ def test_a_corrector_answers_the_questions_of_its_task_before_it_evaluates(endpo
     assert "Does the move serve it?" not in role
 
 
-def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises(endpoint: ScriptedEndpoint) -> None:
+def test_a_corrector_without_an_answer_does_what_it_is_told(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: "no idea"
     [words] = remote(endpoint.at(), instead="I do not know.").say([thinking("It is lower.")], [0.0])
     assert words.text == "I do not know."
@@ -116,7 +114,7 @@ def test_where_no_answer_can_be_read_a_corrector_says_what_it_is_given_or_raises
         RemoteCorrector(ChatClient(endpoint.at()), instead=None).say([thinking("It is lower.")], [0.0])
 
 
-def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoint: ScriptedEndpoint) -> None:
+def test_a_corrector_is_asked_and_waited_for_within_limits(endpoint: ScriptedEndpoint) -> None:
     there, account = endpoint.at(max_attempts=2, timeout_s=0.5, price=Price(prompt=0.0, completion=1e6)), Account()
     garbage = remote(there, account)
     assert garbage.say([thinking("It is lower.")], [0.0])[0].text == ""  # "fine" is not an answer
@@ -129,9 +127,7 @@ def test_a_corrector_is_asked_so_often_and_waited_for_so_long_and_no_more(endpoi
         assert time.monotonic() - began < 9  # it would take 18 s to wait for both slow replies
 
 
-def test_training_goes_on_without_a_corrector_that_is_down_for_as_many_thoughts_as_may_be_set_aside(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_training_survives_a_corrector_that_is_down(endpoint: ScriptedEndpoint) -> None:
     endpoint.faults.extend(["500"] * 9)
     corrector = remote(endpoint.at(max_attempts=2, max_rejected=2))
     thoughts = ["It is lower.", "It is far.", "It is near."]
@@ -164,9 +160,7 @@ class Paying(NumberLine):
 
 
 @pytest.mark.parametrize("tool", [False, True])
-def test_neither_rewards_nor_the_dealers_hidden_card_are_in_what_a_corrector_is_asked(
-    tool: bool, endpoint: ScriptedEndpoint
-) -> None:
+def test_a_corrector_is_told_no_secret(tool: bool, endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "YES"}'
     corrector = remote(endpoint.at())
     seats = [Seat("corrector", Informed(corrector) if tool else corrector)]
@@ -195,7 +189,7 @@ def test_only_a_corrector_with_a_tool_is_shown_what_the_solver_found(endpoint: S
     assert isinstance(Informed(remote(endpoint.at())), ReadsHints)
 
 
-def test_a_corrector_is_shown_pictures_in_place_of_text_where_it_reads_them(endpoint: ScriptedEndpoint) -> None:
+def test_a_corrector_may_read_pictures(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "YES"}'
     seen, layout = replace(ROOM, text="", images=(PICTURES[0],)), replace(LAYOUT, images=("corrector",))
     state = State(seen, said={"policy": "It is lower."})
@@ -218,7 +212,7 @@ def test_a_rule_rewrites_what_the_environment_finds_wrong_and_nothing_else() -> 
         RuleCorrector().say([thinking("It is lower.", hints=True)], [0.0])
 
 
-def test_in_play_the_rule_rewrites_the_thoughts_that_the_environment_finds_wrong_and_no_other() -> None:
+def test_the_rule_rewrites_wrong_thoughts_in_play() -> None:
     env = make_env("gym_cards", game="ez_points")
     layout = PromptFormat(history=1, action_mode="thought_choice")
     episodes = [Episode(task, seed=0) for task in env.tasks("train")]

@@ -54,7 +54,7 @@ def reflect(*lines: str, advice: str | None = "East is bright.", steps: int = 1)
     return said.text, out.getvalue()
 
 
-def test_a_person_reads_the_prompt_of_a_model_without_commands_to_the_terminal() -> None:
+def test_a_person_reads_a_harmless_prompt() -> None:
     asked = prompt()
     assert play(asked, "A")[1] == asked.text
     assert "a\u241b[2Jb\u240dc\té\n" in play(prompt(text="a\x1b[2Jb\rc\té"), "A")[1]
@@ -75,9 +75,7 @@ def test_a_person_reads_the_prompt_of_a_model_without_commands_to_the_terminal()
         (("go", "Quit"), "quit", "Quit"),
     ],
 )
-def test_an_answer_is_a_label_or_an_action_or_the_beginning_of_one(
-    actions: tuple[str, ...], answer: str, action: str
-) -> None:
+def test_a_person_answers_with_a_label_or_an_action(actions: tuple[str, ...], answer: str, action: str) -> None:
     assert play(prompt(*actions), answer)[0] == action
 
 
@@ -91,7 +89,7 @@ def test_nonsense_is_answered_with_a_sentence_and_asked_again(answer: str, facts
     assert all(seen.count(fact) == 2 for fact in facts)
 
 
-def test_prompts_are_asked_one_after_the_other_and_rules_shown_again_only_when_they_change() -> None:
+def test_a_person_is_asked_one_prompt_after_the_other() -> None:
     out = io.StringIO()
     read, seen = typing("A", "B", "A"), []
 

@@ -33,6 +33,7 @@ def rated(segment: int) -> list[tuple[float, str]]:
     return [(each.turns[-1].rewards["rater"], each.turns[-1].said["rater"].text) for each in played]
 
 
+@pytest.mark.slow
 def test_every_episode_gets_a_level_and_equal_models_give_equal_ones() -> None:
     found = rated(segment=3)
     assert {score for score, _ in found} <= {0.0, 1.0}

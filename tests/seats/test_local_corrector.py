@@ -34,13 +34,15 @@ def corrected(verdict: int, thought: str = "The target is lower.") -> tuple[Loca
     return corrector, [turn.said["corrector"].text for each in played for turn in each.turns]
 
 
+@pytest.mark.slow
 def test_an_empty_thought_is_corrected_too() -> None:
     _, words = corrected(0, "")
     assert all(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [0, 1])
-def test_a_thought_that_it_finds_right_is_left_and_a_wrong_one_rewritten(verdict: int) -> None:
+def test_right_thoughts_are_left_and_wrong_ones_rewritten(verdict: int) -> None:
     corrector, words = corrected(verdict)
     assert {bool(text) for text in words} == {verdict == 0}
     assert len(corrector._known) < len(words)  # equal thoughts about equal states are judged once

@@ -101,7 +101,7 @@ def without_module() -> None:
 
 
 @pytest.mark.slow
-def test_a_player_of_ones_own_speaks_in_every_stage_and_its_words_are_in_every_prompt(tmp_path: Path) -> None:
+def test_a_custom_player_speaks_in_every_stage(tmp_path: Path) -> None:
     rates = ("players.praise={class: 'counting:Praise'}", "rlft.rewards={env: 1.0, praise: 0.1}")
     run = tmp_path / "run"
     play_stages(small_recipe(TALLY, "players.opening={class: 'counting:Opening'}", *rates), run)
@@ -157,7 +157,7 @@ def recipe(*overrides: str) -> Recipe:
     return load_recipe("number_line/nano", overrides)
 
 
-def test_its_settings_are_inputs_of_the_stages_that_show_its_words_and_so_is_its_code() -> None:
+def test_its_settings_and_code_are_inputs_of_stages() -> None:
     for own, first in ((TALLY, "gen-data"), ("players.tally={class: 'counting:Praise'}", "rlft")):
         begun = recipe(own)
         for stage in STAGES:
@@ -170,7 +170,7 @@ def test_its_settings_are_inputs_of_the_stages_that_show_its_words_and_so_is_its
         ]
 
 
-def test_a_recipe_with_one_is_written_and_read_and_an_arm_can_leave_it_out() -> None:
+def test_a_recipe_with_a_custom_seat_round_trips() -> None:
     given = recipe(TALLY)
     Path("given.yaml").write_text(f"{dump_recipe(given)}arms:\n  alone:\n    players.tally: null\n")
     assert load_recipe("given.yaml") == given

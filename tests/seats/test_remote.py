@@ -39,7 +39,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
     return met
 
 
-def test_a_greedy_reflector_asks_equal_prompts_once_and_a_sampling_one_each_time(endpoint: ScriptedEndpoint) -> None:
+def test_a_greedy_reflector_asks_equal_prompts_once(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda chat: f"thoughts on\n {chat[-1]['content']}"
     greedy = RemoteReflector(ChatClient(endpoint.at()))
     views = shown([Prompt("", (), text) for text in ("here", "there", "here")])
@@ -69,9 +69,7 @@ def test_a_policy_reads_a_label_or_asks_again_with_the_reason(endpoint: Scripted
 
 
 @pytest.mark.slow
-def test_a_rollout_fills_its_calls_in_flight_over_connections_that_close_with_the_reflector(
-    endpoint: ScriptedEndpoint,
-) -> None:
+def test_a_rollout_fills_its_calls_in_flight(endpoint: ScriptedEndpoint) -> None:
     endpoint.latency_s = 0.05
     reflector = RemoteReflector(ChatClient(endpoint.at(concurrency=IN_FLIGHT, temperature=0.7)), is_sampled=True)
     envs = [NumberLine(size=8) for _ in range(CALLS)]

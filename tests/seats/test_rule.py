@@ -33,7 +33,7 @@ def test_it_is_as_often_right_as_it_is_told_to_be(accuracy: float) -> None:
     assert again == found[:20]
 
 
-def test_an_episode_of_other_options_is_known_by_its_end_or_not_rated() -> None:
+def test_episodes_of_other_options_are_known_by_their_end() -> None:
     both = RuleRater([NumberLine(size=9), NumberLine(size=5)], Scale(), 1.0)
     for size in (5, 9):
         found = played(both, NumberLine(size=size), 20)
@@ -83,7 +83,7 @@ class Hidden(NatLangEnv):
         return Outcome(float(found), ended=found, success=found)
 
 
-def test_of_tasks_that_begin_alike_the_one_counts_that_ends_where_the_episode_did() -> None:
+def test_the_end_tells_tasks_apart_that_begin_alike() -> None:
     found = played(RuleRater([Hidden(horizon=1)], Scale(), 1.0), Hidden(horizon=1), 20)
     assert {each.success for each in found} == {True, False}
     assert [each.turns[-1].rewards["rater"] for each in found] == [float(each.success) for each in found]

@@ -33,7 +33,7 @@ SCALE = Scale()
         ("It took 3 steps.", None),
     ],
 )
-def test_a_reply_is_a_level_of_the_scale_or_is_asked_for_again(reply: str, level: int | None) -> None:
+def test_a_reply_is_a_level_or_is_asked_for_again(reply: str, level: int | None) -> None:
     if level is not None:
         assert SCALE.read(reply) == level
         return
@@ -48,7 +48,7 @@ def test_the_reward_of_a_rating_is_that_of_the_last_step_alone(reward, scores) -
     assert scale.rated(2, 3, "").scores == (None, None, scores[0])
 
 
-def test_an_episode_without_a_rating_has_no_scores_and_its_words_no_level() -> None:
+def test_an_unrated_episode_has_no_scores() -> None:
     assert SCALE.rated(None, 3, "It turned left.").scores == ()
     assert level_of(SCALE.rated(None, 3, "Rating: 3").text) is None
     assert level_of(SCALE.rated(0, 3, "Rating: 3").text) == 0

@@ -25,7 +25,7 @@ def to_reflect(hints=None):
     return view("reflector", LAYOUT, State(HERE, hints=hints), hints=hints is not None)
 
 
-def test_the_random_policy_inverts_the_uniform_distribution_at_its_draws_and_reports_it():
+def test_the_random_policy_is_uniform():
     seen = to_act()
     decisions = RandomPolicy().act([seen] * 4, [0.0, 0.25, 0.6, 0.999999])
     assert [decision.choice.index for decision in decisions] == [0, 1, 2, 3]
@@ -34,7 +34,7 @@ def test_the_random_policy_inverts_the_uniform_distribution_at_its_draws_and_rep
     assert (decisions[0].logprob, decisions[0].entropy) == pytest.approx((math.log(0.25), math.log(4)))
 
 
-def test_the_expert_finds_its_action_wherever_the_menu_shows_it_and_says_the_environments_words():
+def test_the_expert_finds_its_action_in_any_menu():
     views = [to_act(seed, Hints("sing")) for seed in range(10)]
     decisions = ExpertPolicy().act(views, [0.5] * 10)
     assert len({decision.choice.index for decision in decisions}) > 1

@@ -71,7 +71,7 @@ def test_a_role_sees_what_its_row_says_and_nothing_else(role: str) -> None:
     assert ("Words of the reflector before." in text) == (role == "reflector")
 
 
-def test_a_seat_of_ones_own_is_heard_by_the_policy_alone_and_hears_what_it_says() -> None:
+def test_a_custom_seat_is_heard_by_the_policy_alone() -> None:
     tally = Role("tally", reads=("planner",), cue="Tally:")
     layout = PromptFormat(roles=(tally,))
     assert Seat("tally", ScriptedReflector(str.upper), tally).when == "before_act"

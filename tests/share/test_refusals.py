@@ -59,9 +59,7 @@ def test_an_invalid_request_is_refused(change: dict[str, Any], fact: str, client
         {"history": [HUGE]},
     ],
 )
-def test_texts_of_which_hardly_anything_would_be_shown_are_refused_before_the_players_see_them(
-    change: dict[str, Any], agent: Agent
-) -> None:
+def test_texts_that_would_hardly_be_shown_are_refused(change: dict[str, Any], agent: Agent) -> None:
     unasked = replace(agent, policy=Unasked(), seats=tuple(replace(seat, player=Unasked()) for seat in agent.seats))
     with in_process(unasked, Bounds(max_body=1_000_000)) as client:
         status, sentence = refusal(client.post("/act", json={**STATE, **change}))
@@ -91,7 +89,7 @@ BODIES = (
 )
 
 
-def test_a_body_a_path_or_a_method_that_is_no_request_is_refused(client: httpx2.Client) -> None:
+def test_what_is_no_request_is_refused(client: httpx2.Client) -> None:
     for body in BODIES:
         answer = client.post("/act", content=body, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422), body  # 400 is FastAPI's answer to what json cannot decode at all

@@ -37,15 +37,13 @@ from reflectrl.share import Bounds
 from reflectrl.share.export import export_run
 from reflectrl.share.server import listen, load_served_agent, serve
 
-pytestmark = [pytest.mark.slow, pytest.mark.numerical]
+pytestmark = pytest.mark.slow
 
 
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_that_writes_its_action_says_what_it_wrote_and_whether_that_was_legal(
-    trained_run: TrainedRuns,
-) -> None:
+def test_the_server_tells_what_a_policy_wrote(trained_run: TrainedRuns) -> None:
     json_policy = trained_run(
         "prompt.action_mode=json",
         "sft.policy.label_smoothing=0",
@@ -59,8 +57,9 @@ def test_a_policy_that_writes_its_action_says_what_it_wrote_and_whether_that_was
     assert len({reply["action"] for reply in replies}) == 2
 
 
+@pytest.mark.numerical
 @pytest.mark.parametrize("greedy", [True, False])
-def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path, greedy: bool) -> None:
+def test_an_episode_over_http_is_that_of_a_rollout(run: Path, greedy: bool) -> None:
     agent, env, paths = load_agent(run, greedy=greedy), NumberLine(size=8), set()
     task = env.tasks("test")[1]
     with in_process(load_served_agent(run, greedy=greedy)) as client:
@@ -84,6 +83,7 @@ def test_an_episode_over_http_is_that_of_a_rollout_with_the_same_seed(run: Path,
     assert (len(paths), len(chosen)) == ((1, 1) if greedy else (2, 2))  # without a seed, each request draws
 
 
+@pytest.mark.numerical
 def test_listed_actions_keep_their_labels_and_probabilities_the_order_of_the_request(agent: Agent) -> None:
     listing = replace(agent, layout=replace(agent.layout, menu="first"))
     asked = {**STATE, "common": STATE["actions"]}
@@ -106,6 +106,7 @@ def test_a_reflection_that_is_given_is_used_instead(client: httpx2.Client) -> No
     assert own[0]["probabilities"] == pytest.approx(own[1]["probabilities"], abs=1e-5)
 
 
+@pytest.mark.numerical
 def test_requests_at_once_are_answered_as_one_by_one(client: httpx2.Client) -> None:
     states = [{**STATE, "observation": f"Number {n % 8}, target {(n * 5 + 1) % 8}."} for n in range(16)]
     alone = [client.post("/act", json=state).json() for state in states]
@@ -180,9 +181,7 @@ def act(client: TestClient, observation: str = "short") -> httpx2.Response:
 
 
 @pytest.mark.parametrize(("kind", "status"), [(InvalidInput, 422), (RejectedReply, 502), (Refused, 502)])
-def test_requests_that_wait_are_played_together_and_one_that_fails_or_is_one_too_many_fails_alone(
-    kind: type[Exception], status: int, agent: Agent
-) -> None:
+def test_waiting_requests_share_a_batch_and_fail_alone(kind: type[Exception], status: int, agent: Agent) -> None:
     policy = SlowPolicy()
     policy.too_long = kind("one of them is too long.")
     with in_process(slow(agent, policy), Bounds(max_waiting=9)) as client, ThreadPoolExecutor(9) as crowd:
@@ -278,7 +277,7 @@ def plan_or_reflect(chat: Chat) -> str:
     return "Walk up." if "You plan" in chat[0]["content"] else "far to go"
 
 
-def test_what_clients_send_to_chat_models_is_not_kept_and_a_plan_that_comes_back_holds_for_the_episode(
+def test_clients_words_are_not_kept_and_a_plan_can_be_sent_back(
     run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = plan_or_reflect
@@ -302,9 +301,7 @@ def written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_prompts_that_the_chat_model_refuses_are_answered_without_words_however_many_they_are(
-    run: Path, endpoint: ScriptedEndpoint, tmp_path: Path
-) -> None:
+def test_refused_prompts_are_answered_without_words(run: Path, endpoint: ScriptedEndpoint, tmp_path: Path) -> None:
     endpoint.faults.extend(["empty"] * 4)
     endpoint.reply = lambda _: "far to go"
     settings = f"{{base_url: {endpoint.url}, max_attempts: 1, max_rejected: 1}}"
@@ -371,9 +368,7 @@ def test_a_signal_ends_an_open_server_once_its_requests_are_answered(
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-def test_a_request_on_one_connection_too_many_is_refused_and_nonsense_ends_its_own(
-    run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_connection_too_many_is_refused(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     health = f"GET /health HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n\r\n".encode()
     chunked = f"POST /act HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\ntransfer-encoding: chunked\r\n"
 
@@ -400,7 +395,7 @@ def test_a_request_on_one_connection_too_many_is_refused_and_nonsense_ends_its_o
     assert "Traceback" not in caplog.text
 
 
-def test_the_body_of_an_answer_does_not_wait_until_the_client_has_confirmed_its_headers() -> None:
+def test_answers_do_not_wait_for_delayed_acks() -> None:
     with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:

@@ -43,7 +43,7 @@ def samples(*episodes, layout=LAYOUT, advantage=NONE, replayed=(), **options):
     return step_samples(episodes, layout, RLFTSettings(advantage=advantage, **options), replayed)
 
 
-def test_an_episode_is_learned_from_unless_a_source_that_has_a_weight_rewarded_no_step():
+def test_unrated_episodes_are_not_learned_from():
     assert scored(SHORT, {"env": 1.0, "rater": 0.0})  # a rater that is only audited may fail
     assert not scored(SHORT, {"env": 0.0, "rater": 1.0})
 
@@ -55,7 +55,7 @@ class Silent:
         return []
 
 
-def test_ratings_that_do_not_differ_teach_nothing_but_a_single_one_has_none_to_differ_from():
+def test_equal_ratings_teach_nothing():
     (turn,) = SHORT.turns
     low, high = (replace(SHORT, turns=(replace(turn, rewards={"rater": score}),)) for score in (0.0, 1.0))
 
@@ -71,7 +71,7 @@ def advantages(*episodes, **options):
     return [sample.advantage for sample in samples(*episodes, **options)]
 
 
-def test_every_step_is_a_sample_with_its_prompt_action_old_probability_and_return():
+def test_every_step_is_a_sample():
     found = samples(SHORT, LONG)
     shown = [policy for trajectory in (SHORT, LONG) for _, policy in prompts_of(trajectory, LAYOUT)]
     assert [sample.view.prompt for sample in found] == shown
@@ -96,7 +96,7 @@ def test_a_baseline_is_subtracted_from_the_advantage_and_not_from_the_return(est
     assert [sample.target for sample in samples(SHORT, LONG, advantage=estimator)] == [1.0, 2.0, 3.0]
 
 
-def test_the_value_head_credits_an_episode_that_was_cut_off_with_the_rest_and_one_that_ended_with_nothing():
+def test_the_value_head_bootstraps_only_truncated_episodes():
     cut = replace(LONG, terminated=False, truncated=True, last_value=2.0)
     found = samples(LONG, cut, advantage=value_head(normalize=False, gae_lambda=0.5), gamma=0.5)
     # rewards -1 and 3, values 0.5 and 1.5: the last errors are 3 - 1.5, and 1 more with half of 2 to come
@@ -110,7 +110,7 @@ def test_other_words_make_another_state():
     assert advantages(SHORT, other, LONG, advantage=LEAVE_ONE_OUT)[1] == pytest.approx(1.0 - (1.0 + 2.0 + 3.0) / 3)
 
 
-def test_step_groups_hold_equal_observations_of_one_task_whatever_was_said_and_shown_there():
+def test_step_groups_hold_equal_observations_of_one_task():
     other = episode(("Hall.", 0, 4.0), reflection="Turn back.", task="u")
     again = episode(("Hall.", 0, 1.0), reflection="Turn back.")
     grouped = StepGroup(normalize=False, weight=2.0)
@@ -168,7 +168,7 @@ def test_normalisation_changes_advantages_and_not_returns():
     assert [sample.target for sample in found] == [1.0, 2.0, 3.0]
 
 
-def test_a_replayed_step_keeps_the_positive_part_of_its_advantage_and_moves_no_statistic_of_the_batch():
+def test_a_replayed_step_keeps_its_positive_advantage():
     won = episode(("Hall.", 0, -2.0), ("Attic.", 0, 4.0))  # returns 2 and 4, values 0.5 and 1.5
     lost = episode(("Hall.", 1, -1.0), ("Attic.", 1, 0.0))  # returns -1 and 0
     options = {"advantage": value_head(center=True)}
@@ -207,7 +207,7 @@ def one_step(won, value):
     return Trajectory(Task("t"), 0, (turn,), terminated=True, truncated=False, success=won)
 
 
-def test_the_value_of_a_state_is_the_success_of_the_present_policy_however_many_successes_are_replayed():
+def test_replayed_successes_do_not_change_values():
     settings = RLFTSettings(advantage=value_head(center=True))
     value = torch.tensor(0.0, requires_grad=True)
     head = torch.optim.SGD([value], lr=0.5)
@@ -234,7 +234,7 @@ def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else(
     assert (loss.kl, loss.clipped) == (0.0, 0.0)
 
 
-def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_out():
+def test_advantages_are_reported_by_episode():
     found = samples(SHORT, LONG, advantage=BATCH)
     assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
     assert advantages_by_episode(found, [SHORT, LONG], [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
@@ -243,7 +243,7 @@ def test_advantages_are_reported_by_episode_and_those_of_replayed_ones_are_left_
 # ---- minibatches -----------------------------------------------------------------------------------------------------
 
 
-def test_each_pass_uses_every_sample_once_in_an_order_that_follows_the_generator():
+def test_each_pass_uses_every_sample_once():
     found = samples(SHORT, LONG, LONG, LONG)
     batches = minibatches(found, passes=3, parts=2, rng=random.Random(0))
     assert [len(batch) for batch in batches] == [4, 3] * 3
@@ -256,7 +256,7 @@ def test_each_pass_uses_every_sample_once_in_an_order_that_follows_the_generator
     assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty
 
 
-def test_a_text_that_names_no_legal_action_is_masked_from_the_policys_terms_but_not_from_the_values():
+def test_an_illegal_text_trains_the_value_head_only():
     legal, illegal = LONG.turns
     choice = replace(illegal.decision.choice, written=Written("Go.", (), (), 0, legal=False))
     doubtful = replace(LONG, turns=(legal, replace(illegal, decision=replace(illegal.decision, choice=choice))))

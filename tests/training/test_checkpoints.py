@@ -73,7 +73,7 @@ def sft(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", ["rlft", "sft of adapters"])
-def test_every_file_is_safetensors_or_json_or_text_and_named_in_the_manifest(training, three, tmp_path):
+def test_every_file_of_a_checkpoint_is_in_the_manifest(training, three, tmp_path):
     checkpoint = last_checkpoint(three[1] if training == "rlft" else sft(tmp_path))
     files = [path for path in checkpoint.rglob("*") if path.is_file()]
     for path in files:

@@ -56,7 +56,7 @@ def test_settings_without_effect_with_the_action_mode_of_the_layout_are_refused(
         run(tmp_path, layout=PromptFormat(history=0, labels="letters", action_mode=mode), **options)
 
 
-def test_a_reward_that_nobody_gives_is_refused_and_so_is_a_prompt_that_the_model_cannot_read(tmp_path):
+def test_unknown_rewards_and_too_long_prompts_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="rewards names enviroment, .* known: env, format, illegal"):
         run(tmp_path, rewards={"enviroment": 1.0})
     with pytest.raises(InvalidInput, match="the model reads 128 tokens, but max_length=129"):
@@ -113,7 +113,7 @@ def test_the_number_of_updates_follows_from_the_stages(tmp_path):
     assert (plain.advantage, plain.terms) == (GAE(value=ValueHead(clip=0.2)), Terms(entropy=EntropyTarget(0.3)))
 
 
-def test_a_policy_that_writes_beside_adapters_is_refused_in_another_precision_than_it_trains_in(tmp_path):
+def test_writing_policies_play_in_the_precision_they_train_in(tmp_path):
     thinking = PromptFormat(history=1, labels="letters", action_mode="thought_choice")
     with pytest.raises(InvalidInput, match="bf16=True"):
         run(

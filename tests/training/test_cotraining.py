@@ -59,7 +59,8 @@ def straight(request, tmp_path_factory) -> Run:
     return run(folder, two_players(folder), **options_of(request.param)).train()
 
 
-def test_before_the_first_update_all_ratios_are_one_and_each_player_then_moves(straight):
+@pytest.mark.slow
+def test_ratios_begin_at_one_and_each_player_moves(straight):
     for iteration in straight.iterations:
         assert iteration.logprob_gap < 1e-5
         assert min(iteration.thought_kl, iteration.action_kl) > 0
@@ -67,7 +68,7 @@ def test_before_the_first_update_all_ratios_are_one_and_each_player_then_moves(s
         assert 6 * thinks < iteration.thought_tokens <= 6 + 5 * thinks
 
 
-def test_each_text_and_the_label_have_the_probability_of_their_adapter_after_their_own_prompt(straight):
+def test_texts_and_labels_are_scored_by_their_own_adapter(straight):
     layout, model, policy = straight.trainer.layout, straight.model, straight.trainer.policy
     thinks, end, known = layout.action_mode == "thought_choice", tokenizer().eos_token_id, encoder()
     views = [view for episode in straight.episodes[0] for view in policy_views(episode, layout)] * 20
@@ -107,6 +108,7 @@ def test_both_adapters_learn_and_their_base_does_not(straight, tmp_path):
     assert {name.split(".")[-2] for name in changed} == {ACTING, REFLECTING}
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_as_if_it_had_not_stopped(straight, tmp_path):
     options = options_of(straight.trainer.layout.action_mode)
     killed = run(tmp_path, two_players(tmp_path), **options, dies_after=2)

@@ -24,7 +24,7 @@ def episode(rewards, *, success):
 WINDOW = {"success_threshold": 0.5, "window": 2}
 
 
-def test_a_stage_that_has_ended_in_a_checkpoint_cannot_be_made_longer_but_followed(tmp_path):
+def test_an_ended_stage_can_be_followed_but_not_made_longer(tmp_path):
     then = Curriculum([Stage("one", 2)])
     then.end_stage()
     for stages in ([Stage("one", 2)], [Stage("one", 2), Stage("two", 9)]):
@@ -89,7 +89,7 @@ def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
 
 
 @pytest.mark.parametrize("priority", [0.0, 0.3, 0.6])
-def test_the_success_of_an_iteration_is_that_of_its_stages_tasks_whichever_were_drawn(priority, tmp_path):
+def test_success_is_weighted_by_the_tasks_of_the_stage(priority, tmp_path):
     """A policy that always solves the same half of the tasks, over 60 iterations."""
     env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
     tasks = env.tasks("train")
@@ -112,7 +112,7 @@ def test_the_success_of_an_iteration_is_that_of_its_stages_tasks_whichever_were_
         assert [each["success"] for each in means] == plain
 
 
-def test_a_failure_of_one_stage_is_none_of_a_task_of_the_next_with_the_same_id(tmp_path):
+def test_failures_belong_to_tasks_of_their_stage(tmp_path):
     env, stages = NumberLine(size=6), [Stage("one", 9), Stage("two", 9)]
     failing, untouched = Curriculum(stages), Curriculum(stages)
     tasks = env.tasks("train")

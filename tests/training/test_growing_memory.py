@@ -25,7 +25,7 @@ def shown(episode: Trajectory) -> set[str]:
     return {turn.said["memory"].text for turn in episode.turns}
 
 
-def test_r11_a_batch_reads_what_the_batches_before_it_have_left_and_nothing_of_its_own(straight: tuple[Path, Run]):
+def test_r11_a_batch_remembers_earlier_batches_only(straight: tuple[Path, Run]):
     _, trained = straight
     first, *later = trained.episodes
     assert any(each.success for each in first)
@@ -41,9 +41,7 @@ def test_r11_a_batch_reads_what_the_batches_before_it_have_left_and_nothing_of_i
     assert all(hit > 0.5 for hit in hits[1:])
 
 
-def test_one_that_was_killed_and_resumed_remembers_what_one_that_never_was_remembers(
-    straight: tuple[Path, Run], tmp_path: Path
-):
+def test_a_resumed_training_remembers_the_same(straight: tuple[Path, Run], tmp_path: Path):
     folder, trained = straight
     with pytest.raises(Killed):
         remembering(tmp_path, dies_after=2).train()  # a batch after the checkpoint, whose successes are in the file
@@ -66,7 +64,7 @@ def test_all_processes_of_a_launch_remember_the_episodes_of_all(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_all_processes_of_a_launch_read_in_a_batch_what_all_have_left(tmp_path: Path):
+def test_processes_read_what_all_have_left(tmp_path: Path):
     for process in start_ranks(tmp_path, remember, tmp_path):
         assert process.wait() == 0, process.said
     files = [(tmp_path / f"memory_{rank}.jsonl").read_bytes() for rank in (0, 1)]

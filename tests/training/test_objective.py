@@ -93,7 +93,7 @@ def test_the_clipped_surrogate_and_its_gradient_by_hand(old, advantage, surrogat
     assert logits.grad.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_kl_divergence_is_estimated_from_all_that_was_sampled_and_stays_finite():
+def test_the_kl_estimate_stays_finite():
     _, logprobs = softmax_policy()
     found = [losses(CLIP, logprobs[[0]], old=[0.5], advantages=[1.0], moved=[each]).kl for each in (0.5, -100.0, 900.0)]
     assert [each.item() for each in found] == pytest.approx([math.exp(0.5) - 1.5, 19.0, math.exp(20.0) - 21.0])
@@ -154,7 +154,7 @@ def test_an_entropy_floor_pays_for_entropy_below_it_only():
     assert entropy.grad.tolist() == [-2.0, 0.0, 0.0]
 
 
-def test_a_coefficient_with_a_target_rises_below_it_falls_above_it_and_stays_within_a_range():
+def test_a_coefficient_follows_its_target():
     term = EntropyTarget(0.4, unit="nats", coef=2.0)
 
     def after(coef, entropy):
@@ -180,7 +180,7 @@ def test_an_entropy_target_has_a_coefficient_to_begin_with_and_no_schedule(sched
         EntropyTarget(0.4, **schedule)
 
 
-def test_a_value_that_moved_beyond_its_clip_range_towards_its_target_has_no_gradient():
+def test_a_clipped_value_has_no_gradient():
     values = torch.tensor([0.5, 0.05, -0.5], requires_grad=True)  # two moved far, the last one away from its target
     given = {"values": values, "old_values": torch.zeros(3), "targets": torch.ones(3)}
     loss = losses(Objective(Reinforce(), ValueHead(1.0, clip=0.1)), torch.zeros(3), advantages=[0.0] * 3, **given)
@@ -203,7 +203,7 @@ def test_the_kl_term_is_the_exact_divergence_over_each_menu():
     assert logits.grad[1, 0] > 0  # it had become too probable
 
 
-def test_ppo_with_several_updates_refuses_rounding_that_its_clip_range_does_not_cover():
+def test_ppo_refuses_rounding_beyond_its_clip_range():
     check_gap(CLIP.update, 0.04)
     check_gap(ppo(), 0.06)  # one update: nothing is clipped
     check_gap(Reinforce(), 0.06)

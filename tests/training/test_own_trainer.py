@@ -67,7 +67,7 @@ def test_a_trainer_may_estimate_advantages(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_recipe_trains_with_the_class_that_it_names_and_goes_on_with_no_other(trained_run):
+def test_a_recipe_trains_with_the_class_that_it_names(trained_run):
     (_, ours), (_, theirs) = (list(read_jsonl(trained_run(*how) / METRICS))[0] for how in ((), (CLONING,)))
     assert ours["success"] == theirs["success"]
     assert ours["loss"] != theirs["loss"]

@@ -65,7 +65,7 @@ def test_held_out_rows_share_no_episode_with_those_of_training(given, share, hel
 # ---- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def test_a_word_is_right_if_all_its_tokens_are_and_a_text_if_it_also_ends_there(base):
+def test_words_and_texts_are_right_or_wrong_as_a_whole(base):
     lm = new_model(base, labels=LABELS, seed=0)
     end = lm.tokenizer.eos_token_id
     texts = [(*lm.tokenizer(text)["input_ids"], end) for text in (" Mistake. Taxi at row 1.", " Zebras row")]
@@ -128,7 +128,7 @@ def test_many_rows_of_a_task_do_not_stand_for_other_tasks(tasks, held):
 # ---- plateau ---------------------------------------------------------------------------------------------------------
 
 
-def test_of_equal_checks_the_last_is_kept_and_the_players_of_one_model_count_alike():
+def test_of_equal_checks_the_last_is_kept():
     checks = [SFTProgress(step, None, loss, 0.0, None) for step, loss in enumerate((3.0, 1.0, 1.0, 2.0))]
     assert best_check({"policy": checks}) == 2
     spoken = [replace(check, word_accuracy=right) for check, right in zip(checks, (0.9, 0.1, 0.2, 0.8), strict=True)]
@@ -188,7 +188,7 @@ def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_ra
 
 
 @pytest.mark.slow
-def test_a_training_that_was_killed_at_a_check_ends_with_the_same_checks_and_weights(base, overfitted, tmp_path):
+def test_a_training_killed_at_a_check_goes_on_to_the_same_weights(base, overfitted, tmp_path):
     expected, summary, checks = overfitted
 
     def kill(told):

@@ -39,7 +39,7 @@ def bonuses(novelty: Novelty, *episodes: Trajectory, faded: float = 1.0) -> list
 # ---- novelty ---------------------------------------------------------------------------------------------------------
 
 
-def test_reaching_a_state_is_worth_one_over_the_root_of_the_episodes_that_visited_it():
+def test_the_novelty_of_a_state_by_hand():
     novelty = Novelty()
     assert bonuses(novelty, walk("a", "b", "c"), walk("a", "b")) == [[1 / sqrt(2), 1.0], [1 / sqrt(2)]]
     assert bonuses(novelty, walk("a", "b", "d")) == [[1 / sqrt(3), 1.0]]
@@ -109,6 +109,7 @@ def learned(folder, factor, **options):
     return trained, torch.tensor([max(decision.choice.probabilities) for decision in decisions])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_rewards_of_any_size_give_the_same_policy(tmp_path, name):
     straight, policy = learned(tmp_path, 1.0, **LEARNERS[name])
@@ -164,7 +165,7 @@ def test_a_killed_run_goes_on_with_its_counts_and_its_unit(tmp_path):
 # ---- the target of the entropy ---------------------------------------------------------------------------------------
 
 
-def test_a_target_may_be_a_fraction_of_what_the_menus_allow_and_may_fall():
+def test_an_entropy_target_may_be_a_fraction_and_fall():
     term = EntropyTarget(0.5, target_end=0.2, coef=0.1)
     assert term.after(0.1, 0.8, uniform=1.6, progress=0.0) == pytest.approx(0.1)  # on target
     assert term.after(0.1, 0.8, uniform=3.0, progress=0.0) > 0.1

@@ -13,8 +13,8 @@ import torch
 from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache, quantized, tokenizer
 from tiny_rlft import Killed, config, ppo, run, value_head
 
-from reflectrl.config.advantage import LeaveOneOut, NoBaseline, StepGroup
-from reflectrl.config.training import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms
+from reflectrl.config.advantage import NoBaseline, StepGroup
+from reflectrl.config.training import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms, ThoughtTerm
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.adapters import add_lora
@@ -24,6 +24,7 @@ from reflectrl.lm.writer import LMReflector
 from reflectrl.rollout import episode_metrics
 from reflectrl.rollout.metrics import outcome_means
 from reflectrl.rollout.turn import policy_views
+from reflectrl.seats.corrector import ExpertCorrector
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
@@ -79,7 +80,7 @@ def straight(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_an_iteration_describes_its_fresh_episodes_and_the_stages_tasks_whichever_were_drawn(straight):
+def test_an_iteration_describes_its_fresh_episodes(straight):
     steps, curriculum, weighted = 0, Curriculum(EVERYTHING["stages"]), False
     for number, (iteration, episodes) in enumerate(zip(straight.iterations, straight.episodes, strict=True)):
         steps += sum(len(t.turns) for t in episodes)
@@ -164,7 +165,7 @@ def test_adapters_and_the_value_head_learn_and_their_base_does_not(straight):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does_not(straight, tmp_path):
+def test_a_killed_run_goes_on_to_the_same_weights(straight, tmp_path):
     with torch.random.fork_rng():
         killed = run(tmp_path, adapted(), **EVERYTHING, dies_after=3)
         with pytest.raises(Killed):
@@ -189,11 +190,14 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened_and_a_finished_one_does
 
 LEARNING = {
     "gigpo": {"stages": [Stage("main", 25, env={"size": 8})], "advantage": StepGroup(), "episodes_per_task": 4},
-    "reinforce": {"stages": [Stage("main", 25, env={"size": 8})], "advantage": LeaveOneOut(), "episodes_per_task": 4},
-    "ppo": {
-        "stages": [Stage("main", 8, env={"size": 8})],
+    "ppo after a corrected thought": {
+        "stages": [Stage("main", 11, env={"size": 8})],
         "advantage": value_head(),
         "update": ppo(num_iterations=3, num_minibatches=2),
+        "terms": Terms(entropy=EntropyBonus(0.05, 1.0), sft_thought=ThoughtTerm()),
+        "layout": replace(LAYOUT, action_mode="thought_choice"),
+        "max_completion_length": 6,
+        "seats": [Seat("corrector", ExpertCorrector())],
     },
 }
 
@@ -203,12 +207,15 @@ LEARNING = {
 def test_the_policy_learns_to_walk_to_the_target(tmp_path, algorithm):
     options = {"episodes": 48, "learning_rate": 5e-3, "learning_rate_end": 0.2, "save_every": 100}
     options["terms"] = Terms(entropy=EntropyBonus(0.05, 1.0))
-    done = run(tmp_path, gpt2(spread=0.1), **options, **LEARNING[algorithm]).train()
+    done = run(tmp_path, gpt2(spread=0.1), **{**options, **LEARNING[algorithm]}).train()
     successes = [iteration.success for iteration in done.iterations]
     assert fmean(successes[:2]) < 0.75
     assert fmean(successes[-4:]) > 0.85
-    assert (max(iteration.clipped for iteration in done.iterations) > 0) == (algorithm == "ppo")
-    if algorithm == "reinforce":
+    assert (max(iteration.clipped for iteration in done.iterations) > 0) == (algorithm != "gigpo")
+    if algorithm != "gigpo":
+        corrected = [iteration.thought_corrected for iteration in done.iterations]
+        assert fmean(corrected[-4:]) < 0.9 < corrected[0]  # some thoughts are the expert's, to the letter
+    else:
         tasks = [t.task.id for t in done.episodes[0]]
         assert all(tasks[n : n + 4] == [tasks[n]] * 4 for n in range(0, 48, 4))
         assert len({t.actions for t in done.episodes[0][:4]}) > 1  # they are not the same episode
@@ -259,7 +266,7 @@ def test_the_ratio_is_not_one_after_an_update(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_that_sampled(tmp_path):
+def test_updates_end_once_the_policy_has_moved_far(tmp_path):
     def trained(name, passes, **options):
         update = ppo(num_iterations=passes, **options)
         return run(tmp_path / name, gpt2(spread=0.1), stages=[stage(1)], update=update, learning_rate=1e-2)
@@ -274,7 +281,7 @@ def test_an_iteration_makes_no_more_updates_once_the_policy_is_far_from_the_one_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for(tmp_path, bootstrap):
+def test_truncated_episodes_are_bootstrapped_only_if_asked_for(tmp_path, bootstrap):
     options = {"advantage": value_head(bootstrap_truncated=bootstrap), "episodes": 16}
     done = run(tmp_path, gpt2(spread=0.1), stages=[stage(2)], **options).train()
     cut = [episode.last_value != 0 for episode in done.episodes[-1] if episode.truncated]
@@ -283,7 +290,7 @@ def test_an_episode_that_ran_out_of_time_is_credited_with_more_only_if_asked_for
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_an_episode_that_is_credited_with_more_than_it_was_paid_is_not_replayed(tmp_path, bootstrap):
+def test_bootstrapped_episodes_are_not_replayed(tmp_path, bootstrap):
     options = {"advantage": value_head(bootstrap_truncated=bootstrap), "replay": Replay(size=50, episodes=1)}
     done = run(tmp_path, stages=[stage(1, replay_threshold=-100.0)], episodes=8, **options).train()
     [played] = done.episodes
@@ -304,7 +311,7 @@ class CountingReflector(LMReflector):
 
 
 @pytest.mark.slow
-def test_a_reflector_is_frozen_and_keeps_its_cache_and_a_single_player_does_not(tmp_path):
+def test_a_frozen_reflector_keeps_its_cache(tmp_path):
     model = gpt2(5, spread=0.2)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     player = lm_reflector(model, CountingReflector)
@@ -429,7 +436,7 @@ class Breaking(NumberLine):
 
 
 @pytest.mark.slow
-def test_the_policy_learns_from_the_episodes_that_were_not_dropped_and_without_any_training_ends(tmp_path):
+def test_dropped_episodes_are_not_learned_from(tmp_path):
     done = run(tmp_path / "some", env=Breaking, episodes=8).train()
     for iteration, episodes in zip(done.iterations, done.episodes, strict=True):
         assert 0 < len(episodes) < 8

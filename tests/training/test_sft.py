@@ -59,7 +59,7 @@ def scored(lm: LanguageModel, row: Row) -> tuple[TextExample, torch.Tensor]:
     return TextExample(tuple(prompt), tuple(completion), len(completion)), torch.stack(losses)
 
 
-def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_only(section):
+def test_the_reflectors_loss_is_that_of_the_completion(section):
     lm = new_model(section, labels=LABELS, seed=0)
     (short, few), (long, many) = scored(lm, SHORT), scored(lm, LONG)
     assert len(few) < len(many)
@@ -68,7 +68,7 @@ def test_the_reflectors_loss_is_the_sum_over_the_completion_and_the_end_of_text_
 
 
 @pytest.mark.slow
-def test_every_token_of_the_reflections_weighs_the_same_in_the_loss_of_a_step(gpt2, tmp_path):
+def test_every_token_of_reflections_weighs_the_same(gpt2, tmp_path):
     with torch.no_grad():
         few, many = (scored(new_model(gpt2, labels=LABELS, seed=0), row)[1] for row in (SHORT, LONG))
     paper = (few.sum() + many.sum()) / 2  # L_reflect of the two rows
@@ -97,7 +97,7 @@ def legal(positions: tuple[int, ...]) -> Menu:
     return Menu(names, actions, MENU.actions[: len(listed)], listed)
 
 
-def test_the_policys_loss_is_one_position_and_smoothing_stays_on_each_rows_own_menu(section):
+def test_the_policys_loss_smooths_over_its_own_menu(section):
     lm = new_model(section, labels=LABELS, seed=0)
     menus = [(0, 1), (0, 1, 2, 3), (1, 3)]
     batch, prompts = policy_batch(lm, menus)
@@ -191,7 +191,7 @@ def test_a_finished_training_is_not_repeated_and_other_rows_begin_another(adapte
 
 
 @pytest.mark.slow
-def test_the_policys_first_loss_is_that_of_its_menus_and_micro_batches_add_up_to_the_same_training(gpt2, tmp_path):
+def test_micro_batches_add_up_to_the_same_policy_training(gpt2, tmp_path):
     whole, parts = (new_model(gpt2, labels=LABELS, seed=0) for _ in range(2))
     seen: list[float] = []
     first = {"on_step": lambda _, __, loss: seen.append(loss)}
@@ -242,7 +242,7 @@ SHOWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("player", SHOWN)
-def test_of_a_state_that_is_too_long_training_reads_what_is_shown_at_play(gpt2, player, tmp_path):
+def test_training_cuts_prompts_like_play(gpt2, player, tmp_path):
     row, reserve = SHOWN[player]
     lm, seen = new_model(gpt2, labels=LABELS, seed=0), []
     lm.model.register_forward_pre_hook(lambda _, __, given: seen.append(given["input_ids"].tolist()), with_kwargs=True)
@@ -260,7 +260,7 @@ def test_of_a_state_that_is_too_long_training_reads_what_is_shown_at_play(gpt2, 
     assert 0 < lm.tokenizer.decode(played).count("Past") < len(LONG_PAST)
 
 
-def test_rows_that_do_not_fit_even_when_cut_are_refused_or_left_out(gpt2, tmp_path):
+def test_rows_that_do_not_fit_are_refused_or_left_out(gpt2, tmp_path):
     wide = Menu(LABELS, tuple("move " + "north " * 30 for _ in LABELS))
     rows = [*POLICY, replace(POLICY[0], prompt=replace(POLICY[0].prompt, head="|T P|" * 80))]
     lm = new_model(gpt2, labels=LABELS, seed=0)

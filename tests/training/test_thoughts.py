@@ -86,8 +86,9 @@ def arguments(tmp_path, **options):
     return ReflectRLConfig(output_dir=str(tmp_path), use_cpu=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its_own_prompt(mode):
+def test_thoughts_of_legal_steps_are_imitated(mode):
     policy = policy_of(mode)
     episodes = played(mode, says("The target is higher."), Answers() if mode == "json" else policy)
     views = [view for each in episodes for view in policy_views(each, layout_of(mode))]
@@ -106,7 +107,8 @@ def test_each_step_with_a_legal_action_is_imitated_in_its_thought_only_after_its
         }[mode]
 
 
-def test_nothing_is_imitated_where_the_thought_was_right_is_not_there_or_names_no_action():
+@pytest.mark.slow
+def test_right_missing_and_illegal_thoughts_are_not_imitated():
     mode = "thought_choice"
     assert corrections_of(played(mode, says("")), layout_of(mode)) == []
     [first, *_] = played(mode, says("Up."))
@@ -134,7 +136,8 @@ def test_the_expert_corrects_what_differs_from_its_own_words():
     assert len({correction for _, correction in said}) == 2
 
 
-def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_theirs(tmp_path):
+@pytest.mark.slow
+def test_the_imitation_loss_is_that_of_the_thoughts_tokens(tmp_path):
     mode, model = "json", language_model("gpt2")
     policy = policy_of(mode, model)
     imitation = Imitation(ThoughtTerm(coef=0.5), policy, layout_of(mode))
@@ -171,7 +174,7 @@ def test_the_loss_is_that_of_the_thoughts_tokens_and_rises_no_probability_but_th
     assert before[-1] < 0.9 * before[0]
 
 
-def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_the_term_says(tmp_path):
+def test_corrections_are_kept_and_drawn_as_the_term_says(tmp_path):
     mode = "thought_choice"
     policy, episodes = policy_of(mode), played(mode, says("Up."))
     everything, latest = (
@@ -198,7 +201,7 @@ def test_corrections_of_the_whole_run_are_kept_or_only_the_latest_and_drawn_as_t
     assert list(imitation.losses(None, arguments(tmp_path), Accelerator(cpu=True), 0, 8)) == []
 
 
-def test_a_step_that_is_drawn_from_the_latest_iteration_alone_is_one_of_its_own():
+def test_steps_can_be_drawn_from_the_latest_iteration_alone():
     mode = "thought_choice"
     imitation = Imitation(ThoughtTerm(aggregate="latest", sample="all"), policy_of(mode), layout_of(mode))
     for each in played(mode, says("Up."), Thinks("Down.")):
@@ -214,6 +217,7 @@ def trainer_of(folder, term=None, seats=(), **options):
     return model, ReflectRLTrainer(model, args, tokenizer(), env=NumberLine, seats=seats, layout=layout, labels=LABELS)
 
 
+@pytest.mark.slow
 def test_g2_with_nothing_to_correct_a_run_is_that_without_a_corrector(tmp_path):
     plain, trainer = trainer_of(tmp_path / "rl4vlm")
     trainer.train()
@@ -235,7 +239,8 @@ def reported(folder, term=None, *seats, **options):
     return lines
 
 
-def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_number(tmp_path):
+@pytest.mark.slow
+def test_the_reported_loss_includes_imitation(tmp_path):
     corrector = Seat("corrector", says("Up."))
     losses = {}
     for coef in (0.0, 1.0, 2.0):
@@ -250,7 +255,7 @@ def test_the_reported_loss_has_the_term_of_the_corrected_thoughts_and_their_numb
 
 
 @pytest.mark.parametrize(("aggregate", "kept"), [("all", 3), ("latest", 1)])
-def test_g4_after_three_iterations_the_corrections_of_all_are_there_or_of_the_last_alone(aggregate, kept, tmp_path):
+def test_g4_corrections_of_all_iterations_or_of_the_last(aggregate, kept, tmp_path):
     corrector = Seat("corrector", says("Up."))
     term, stages = ThoughtTerm(aggregate=aggregate), [Stage("main", 3, env={"size": 6})]
     _, trainer = trainer_of(tmp_path, term, [corrector], stages=stages)
@@ -280,7 +285,7 @@ def test_texts_that_the_limit_cut_off_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("tool", [False, True])
-def test_a_corrector_without_usable_answers_is_counted_and_leaves_only_the_policy_gradient(endpoint, tool, tmp_path):
+def test_a_useless_corrector_is_counted(endpoint, tool, tmp_path):
     """G6: bounded attempts, counted, no NaN."""
     endpoint.reply = lambda _: "no idea"
     corrector = RemoteCorrector(ChatClient(endpoint.at(max_attempts=2, max_rejected=1000), skip_failures=True))
@@ -303,7 +308,7 @@ def test_a_policy_that_writes_nothing_cannot_imitate_thoughts():
 
 
 @pytest.mark.parametrize(("apart", "returns"), [(False, [6.5, 3.0, 6.0]), (True, [5.25, 0.5, 6.0])])
-def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alone(apart, returns):
+def test_the_format_reward_is_credited_as_configured(apart, returns):
     (turn,) = episode().turns
     values = [({"env": 0.0, "format": 1.0}), ({"env": 0.0, "format": 0.0}), ({"env": 1.0, "format": 1.0})]
     three = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
@@ -319,7 +324,7 @@ def test_the_reward_of_the_format_is_credited_to_earlier_steps_or_to_its_own_alo
 
 
 @pytest.mark.parametrize("estimator", [BatchMean, StepGroup])
-def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against_the_baseline(estimator):
+def test_the_format_reward_of_a_step_counts_once(estimator):
     (turn,) = episode().turns
     values = [{"env": 0.0, "format": each} for each in (1.0, 0.0, 1.0)]
     three = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
@@ -333,7 +338,7 @@ def test_the_reward_of_the_format_for_its_own_step_alone_counts_once_and_against
     assert found == pytest.approx([2 / 3, -4 / 3, 2 / 3])
 
 
-def test_with_a_value_head_the_reward_of_the_format_counts_for_its_own_step_alone_too():
+def test_the_format_reward_of_a_step_with_a_value_head():
     (turn,) = episode().turns
     values = [{"env": 0.0, "format": 1.0}, {"env": 0.0, "format": 0.0}, {"env": 1.0, "format": 1.0}]
     turns = [replace(turn, rewards=each, decision=replace(turn.decision, value=0.25)) for each in values]
@@ -348,7 +353,7 @@ def test_with_a_value_head_the_reward_of_the_format_counts_for_its_own_step_alon
     assert [sample.advantage for sample in samples] == pytest.approx([5.0, 0.25, 5.75])
 
 
-def test_a_text_without_a_legal_action_is_paid_the_negative_weight_of_illegal():
+def test_an_illegal_text_is_paid_its_penalty():
     (turn,) = episode().turns
     values = [{"env": 1.0, "format": 1.0}, {"env": 0.5, "format": 0.0}]
     both = replace(episode(), turns=tuple(replace(turn, rewards=each) for each in values))
@@ -382,7 +387,7 @@ def test_the_thought_has_its_weight_in_the_loss_and_in_the_ratio(weight, tmp_pat
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_the_divergence_since_sampling_is_that_of_the_whole_text_whatever_the_weight_of_its_thought(weight, tmp_path):
+def test_the_kl_is_that_of_the_whole_text(weight, tmp_path):
     _, trainer = trainer_of(tmp_path, thought_lambda=weight)
     layout, policy = layout_of("thought_choice"), trainer.policy
     samples = step_samples(played("thought_choice", says(""), policy), layout, RLFTSettings(advantage=NoBaseline()))
@@ -395,7 +400,7 @@ def test_the_divergence_since_sampling_is_that_of_the_whole_text_whatever_the_we
 
 
 @pytest.mark.parametrize("mode", ["enumerated", *MODES])
-def test_before_an_update_every_ratio_is_one_after_the_prompt_of_its_own_step_alone(mode):
+def test_before_an_update_every_ratio_is_one(mode):
     model, env, layout = (
         language_model("gpt2", max_position_embeddings=256),
         make_env("gym_cards:ez_points"),

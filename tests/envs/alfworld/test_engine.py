@@ -41,7 +41,7 @@ def walk_of(engine, family):
 
 
 @pytest.mark.slow
-def test_nonsense_changes_nothing_and_a_state_can_be_returned_to_until_another_game_is_loaded(engine):
+def test_states_can_be_returned_to(engine):
     heat = GAMES["pick_heat_then_place_in_recep"]
     start, facts = engine.load(heat), engine.snapshot().facts
     assert engine.step("take the moon") == replace(start, text=NOTHING)
@@ -184,7 +184,7 @@ def files(home):
 
 
 @pytest.mark.slow
-def test_a_translation_is_kept_and_the_kept_one_is_used_unless_it_is_damaged(home):
+def test_translations_are_kept_and_reused(home):
     first = translated(SIMPLE)
     (kept,) = files(home)
     whole, written = kept.read_bytes(), kept.stat().st_mtime_ns
@@ -239,7 +239,7 @@ def win(engine, game):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_expert_wins_from_every_state_and_no_command_brings_the_win_nearer_than_it_says(family, engine):
+def test_the_expert_takes_a_shortest_way(family, engine):
     """So no plan can be shorter: each command of one would have to shorten what is left by more than one."""
     game, rng = GAMES[family], random.Random(family)
     engine.load(game)

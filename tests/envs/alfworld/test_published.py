@@ -129,7 +129,7 @@ def test_results_name_the_games_that_were_played(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_evaluation_names_its_games_in_its_rows_its_last_words_and_its_table(data, tmp_path, capsys):
+def test_an_evaluation_names_its_games(data, tmp_path, capsys):
     dataset = [f"env.options.dataset={data}", "env.options.scenes=null", "env.options.count=null"]
     recipe = load_recipe(
         "alfworld/nano", [*dataset, "eval.policies=[random, expert]", "eval.controls=[]", "eval.episodes=3"]

@@ -80,7 +80,7 @@ FALSE = {
         *((thought, commands, False) for thought, commands in FALSE.items()),
     ],
 )
-def test_every_statement_of_a_thought_must_be_true_for_what_the_texts_have_shown(thought, commands, right, moments):
+def test_every_statement_of_a_thought_must_be_true(thought, commands, right, moments):
     _, now = moments(KITCHEN, commands)
     assert read(thought, now).right is right
 

@@ -51,7 +51,7 @@ def test_g8_the_fifth_of_equal_commands_and_the_41st_command_end_an_episode_with
         ("pick_two_obj_and_place", [0, 1 / 2, 1]),
     ],
 )
-def test_each_step_pays_the_fraction_of_the_conditions_that_hold_and_the_win_50_more(family, fractions):
+def test_each_step_pays_the_fraction_of_conditions_met(family, fractions):
     env = AlfWorld(**GAMES, reward="progress", families=[family])
     env.reset(seed=0)
     rewards, before = [], env.snapshot()
@@ -63,7 +63,7 @@ def test_each_step_pays_the_fraction_of_the_conditions_that_hold_and_the_win_50_
     assert env.step("look")[1] == pytest.approx(fractions[-2])
 
 
-def test_a_thing_in_its_place_that_is_not_hot_is_one_of_three_conditions():
+def test_a_cold_thing_in_its_place_is_one_condition_of_three():
     env = AlfWorld(**GAMES, reward="progress", families=["pick_heat_then_place_in_recep"])
     env.reset(seed=0)
     while not (command := env.expert()).startswith("heat"):

@@ -12,9 +12,9 @@ from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.engine import NOTHING, Engine
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
 
-_, LIGHT, CLEAN, HEAT, COOL, TWO = FAMILIES
+*_, HEAT, COOL, TWO = FAMILIES
 # small floor plans, because the stock stack takes its time over each piece of furniture
-GAMES = [(HEAT, 14, "move"), (COOL, 14, "put"), (LIGHT, 304, "put"), (TWO, 316, "move"), (CLEAN, 419, "put")]
+GAMES = [(HEAT, 14, "move"), (COOL, 14, "put"), (TWO, 316, "move")]
 CHANGES = ("take", "move", "put", "open", "close", "heat", "cool", "clean", "use", "slice", "examine")
 
 

@@ -35,7 +35,7 @@ def test_a_question_is_kept_if_exactly_one_file_answers_it(question: str, reason
     assert kept == (Kept({}, {reason: 1}) if reason else Kept({LISBON: ((question, "25 days"),)}, {}))
 
 
-def test_a_question_is_asked_once_of_one_file_with_its_answer_and_on_one_line() -> None:
+def test_a_question_is_asked_once() -> None:
     of_both = ("Where is the leave of Lisbon or Oslo?", "here")
     written = [
         of_both,

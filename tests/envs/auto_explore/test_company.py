@@ -101,7 +101,7 @@ def check_questions(path, text, folder, entity):
         assert entity.title() in question, path
 
 
-def test_each_aspect_of_a_file_is_a_question_that_no_other_file_answers(nano):
+def test_each_aspect_of_a_file_is_a_question(nano):
     for folder in plan_company():
         for path, text in folder_files(folder, SIZES["nano"], 0):
             assert (nano / path).read_text() == text
@@ -113,7 +113,7 @@ def test_each_aspect_of_a_file_is_a_question_that_no_other_file_answers(nano):
     assert Counter(asked.values()) == {3: 192, 4: 48}
 
 
-def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_million_tokens():
+def test_the_size_of_a_full_company():
     plan, size = plan_company("full"), SIZES["full"]
     assert Counter(len(folder.path) for folder in plan) == {1: 10, 2: 40, 3: 160}
     assert sum(len(folder.entities) for folder in plan) == 3360
@@ -128,7 +128,7 @@ def test_a_full_company_has_thousands_of_files_in_three_levels_and_about_twelve_
     assert max(entries.values()) <= 20  # one page of the walk
 
 
-def test_a_full_company_never_asks_one_question_of_a_topic_and_of_its_sub_topics():
+def test_topics_and_sub_topics_share_no_question():
     plan = plan_company("full")
     asked = Counter((folder.subject.name, folder.group, entity) for folder in plan for entity in folder.entities)
     assert set(asked.values()) == {1}
@@ -147,7 +147,7 @@ def test_what_is_no_new_company_is_refused_and_left_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_the_questions_by_content_name_neither_file_nor_folder_and_whole_files_answer_them():
+def test_questions_by_content_name_no_file():
     env = AutoExplore("company:nano", output=900)
     tasks = env.tasks("test_by_content")
     assert len(tasks) > 40

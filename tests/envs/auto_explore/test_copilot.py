@@ -180,7 +180,7 @@ def test_work_that_is_not_ended_or_cannot_begin_changes_nothing(
 
 
 @pytest.mark.parametrize("program", ["os.link('shop.py', 'other.py')", "os.link('docs/old.md', 'old.md')"])
-def test_files_that_a_program_gave_a_second_name_are_not_taken_for_removed_ones(shop: Path, program: str) -> None:
+def test_hard_links_are_not_taken_for_removed_files(shop: Path, program: str) -> None:
     before = bytes_of(shop)
     with pytest.raises(WorkFailed, match="hard link"):
         work(shop, f"python -\nimport os\n{program}\n", "exit")
@@ -211,7 +211,7 @@ def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -
 
 
 @pytest.mark.parametrize("program", ["os.symlink('docs/old.md', 'shop.py')", "os.mkfifo('shop.py')"])
-def test_what_a_program_put_in_the_place_of_a_file_is_said_and_the_file_stays(shop: Path, program: str) -> None:
+def test_links_and_pipes_in_the_place_of_files_are_not_kept(shop: Path, program: str) -> None:
     before = bytes_of(shop)
     done = work(shop, f"python -\nimport os\nos.remove('shop.py')\n{program}\n", "exit")
     assert (done.changed, done.diff) == ((), ())
@@ -229,7 +229,7 @@ def test_the_command_says_what_is_not_kept(shop: Path) -> None:
     assert (shop / "shop.py").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_folder_takes_the_place_of_a_file_but_no_file_that_of_a_folder_or_a_link(shop: Path) -> None:
+def test_a_file_replaces_no_folder_and_no_link(shop: Path) -> None:
     work(shop, "python -\nimport os\nos.remove('shop.py')\nos.mkdir('shop.py')\nopen('shop.py/x', 'w')\n", "exit")
     assert (shop / "shop.py" / "x").read_bytes() == b""
     before = bytes_of(shop)
@@ -280,7 +280,7 @@ def test_permissions_are_kept_and_special_bits_are_dropped(shop: Path) -> None:
         pytest.param("python -\nimport os\nos.makedirs('docs/x/y')\nopen('docs/x/y/z', 'w')\n", id="added"),
     ],
 )
-def test_files_and_folders_of_another_user_are_left_alone_and_so_are_all_others(shop: Path, change: str) -> None:
+def test_files_of_another_user_are_left_alone(shop: Path, change: str) -> None:
     for theirs in (shop / "shop.py", shop / "docs"):
         os.chown(theirs, 12345, 12345)
     (shop / "shop.py").chmod(0o4755)

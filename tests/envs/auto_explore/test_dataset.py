@@ -78,7 +78,7 @@ def test_what_was_left_out_is_counted(repository: Path) -> None:
     assert filtered.left_out["files"] == {"empty": 1, "nothing to ask": 1}
 
 
-def test_only_visible_text_files_are_asked_about_but_others_may_make_a_question_ambiguous(tmp_path: Path) -> None:
+def test_only_visible_text_files_are_asked_about(tmp_path: Path) -> None:
     shop = tmp_path / "shop"
     (shop / ".git" / "deep").mkdir(parents=True)
     (shop / ".git" / "config").write_text("secret")
@@ -105,7 +105,7 @@ def test_only_visible_text_files_are_asked_about_but_others_may_make_a_question_
     assert keep_answerable("shop", files, pairs, per_file=1, seed=0) == ((), {"ambiguous": 2})
 
 
-def test_questions_are_split_by_file_at_each_depth_in_whatever_order_they_come() -> None:
+def test_questions_are_split_by_file_at_each_depth() -> None:
     files = [f"{folder}{number}.md" for folder in ("", "a/", "a/b/") for number in range(20)]
     rows = [question("shop", file, number) for file in files for number in (1, 2, 3)]
     splits = split_questions(rows, seed=0)
@@ -147,9 +147,7 @@ def test_a_dataset_is_read_as_written(repository: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["data"]
 
 
-def test_a_dataset_that_could_not_be_read_or_has_no_new_folder_is_not_written(
-    dataset: Dataset, repository: Path, tmp_path: Path
-) -> None:
+def test_an_unreadable_dataset_is_not_written(dataset: Dataset, repository: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, repository / "runs" / "data"):
         with pytest.raises(InvalidInput, match=str(folder)):
             write_dataset(folder, dataset)
@@ -163,7 +161,7 @@ def test_a_dataset_that_could_not_be_read_or_has_no_new_folder_is_not_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "shop"]
 
 
-def test_a_row_is_one_object_of_json_with_the_shortest_way_to_its_file(dataset: Dataset, tmp_path: Path) -> None:
+def test_a_row_has_the_shortest_way_to_its_file(dataset: Dataset, tmp_path: Path) -> None:
     deep = question("shop", "people/two words/it's.md", 3)
     assert deep.commands == ("cd people", "cd 'two words'", """id 'it'"'"'s.md'""")
     assert (deep.depth, deep.id) == (2, "d2/shop/people/two words/it's.md#3")
@@ -208,7 +206,7 @@ def test_a_bad_row_is_named(dataset: Dataset, tmp_path: Path, change: dict[str, 
         read_dataset(tmp_path / "data")
 
 
-def test_a_folder_that_is_no_dataset_or_has_a_bad_file_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+def test_bad_datasets_are_refused(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="gone"):
         read_dataset(tmp_path / "gone")
     write_dataset(tmp_path / "data", dataset)

@@ -99,7 +99,7 @@ def test_a_bad_option_is_refused(shop, option, value, fact):
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def test_ids_begin_with_the_depth_so_that_a_stage_of_a_curriculum_selects_them():
+def test_ids_begin_with_the_depth():
     env = AutoExplore()
     chosen = Stage("shallow", 1, tasks=["d0/", "d1/"]).choose(env)
     shallow = [task for task in env.tasks("train") if task.options["file"].count("/") < 2]
@@ -168,7 +168,7 @@ def test_a_source_is_asked_about_once_however_it_is_spelled(shop, tmp_path, monk
 # ---- rewards and ends ------------------------------------------------------------------------------------------------
 
 
-def test_a_step_costs_one_and_only_the_right_file_pays_fifteen_over_the_horizon(shop):
+def test_rewards_by_hand(shop):
     env = AutoExplore(str(shop), horizon=30)
     for where, city in itertools.product(SUBJECTS, CITIES):
         begin(env, "people/cairo.md")
@@ -181,7 +181,7 @@ def test_a_step_costs_one_and_only_the_right_file_pays_fifteen_over_the_horizon(
         assert reward == (14 if info["success"] else -16) / 30
 
 
-def test_the_horizon_truncates_and_costs_fifteen_too_unless_its_last_step_names_a_file(shop):
+def test_the_horizon_truncates_and_costs_fifteen(shop):
     env = AutoExplore(str(shop), horizon=2)
     begin(env, "people/cairo.md")
     assert env.step("cd people")[1] == -1 / 2
@@ -193,7 +193,7 @@ def test_the_horizon_truncates_and_costs_fifteen_too_unless_its_last_step_names_
         assert done[1:4] == (reward, True, False)
 
 
-def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop):
+def test_without_a_known_answer_there_is_no_bonus(shop):
     env = AutoExplore(str(shop), horizon=3)
     for file in ({"file": None}, {}):
         env.reset(options={"task": Task("t", {"repository": "shop", "question": "Where?", **file})})
@@ -212,7 +212,7 @@ def test_without_a_known_answer_there_is_no_bonus_and_no_hint_but_an_answer(shop
 
 @pytest.mark.parametrize("page", [2, 20])
 @pytest.mark.parametrize("file", ["people/leave/athens.md", "berlin.md"])
-def test_the_expert_takes_a_shortest_way_from_every_state_and_its_reflections_name_no_command(shop, page, file):
+def test_the_expert_is_shortest_and_reflections_name_no_command(shop, page, file):
     env = AutoExplore(str(shop), page=page, horizon=1000)
 
     def expert_steps(at):
@@ -288,7 +288,7 @@ def test_the_file_s_name_is_said_only_where_the_text_shows_it(shop, listing):
     assert said == [here, "Mistake. The file is not here.", here, here]
 
 
-def test_the_names_on_the_way_to_the_file_are_secret_but_for_words_of_every_reflection(shop):
+def test_the_names_on_the_way_are_secret(shop):
     env = AutoExplore(str(shop))
     begin(env, "people/leave/cairo.md")
     assert env.secrets() == ["people", "leave", "cairo"]
@@ -337,7 +337,7 @@ def test_a_large_folder_is_shown_as_ranges_that_cd_and_ls_leave(shop):
 
 
 @pytest.mark.parametrize("count", [21, 405])
-def test_the_ranges_of_a_folder_hold_every_entry_once_and_narrow_it_within_a_logarithm(shop, count):
+def test_the_ranges_of_a_folder_hold_every_entry_once(shop, count):
     (shop / "many").mkdir()
     for number in range(count):
         (shop / "many" / f"file{number:03d}.txt").touch()
@@ -359,7 +359,7 @@ def test_the_ranges_of_a_folder_hold_every_entry_once_and_narrow_it_within_a_log
 # ---- distractor leave-out --------------------------------------------------------------------------------------------
 
 
-def test_what_leads_to_the_answer_is_never_left_out_and_the_rest_for_the_whole_episode(shop):
+def test_leave_out_spares_the_way_to_the_answer(shop):
     env = AutoExplore(str(shop), leave_out=0.99)
     for task in every_task(env):
         env.reset(seed=0, options={"task": task})
@@ -394,7 +394,7 @@ def test_the_seed_decides_what_is_left_out():
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_another(shop, copies):
+def test_a_copy_that_vanishes_is_a_sentence(shop, copies):
     env = AutoExplore(str(shop))
     assert list(copies.glob("*/copy")) == []  # made when it is needed
     for action in ("cd leave", "cat cairo.md", "id cairo.md", "cd .."):
@@ -412,7 +412,7 @@ def test_a_copy_that_vanishes_is_an_error_in_words_and_the_next_episode_has_anot
     assert play_expert(env) == ["cd people", "id cairo.md"]
 
 
-def test_a_copy_that_lost_a_file_is_made_again_for_those_who_look_for_it(shop, copies):
+def test_a_copy_that_lost_a_file_is_made_again(shop, copies):
     env, other = AutoExplore(str(shop)), AutoExplore(str(shop))
     begin(env, "people/cairo.md")
     begin(other, "people/berlin.md")

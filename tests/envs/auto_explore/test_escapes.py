@@ -439,10 +439,6 @@ def is_running(mark: str) -> bool:
 
 GREEDY = {
     "endless_forks": ("end = time.time() + 5\nwhile time.time() < end: os.fork()", "processes and threads"),
-    "threads": (
-        "threading.stack_size(65536)\nfor _ in range(200): threading.Thread(target=time.sleep, args=(60,)).start()",
-        "processes and threads",
-    ),
     "memory": ("x = bytearray(5 << 30)", "MemoryError"),
     "memory_of_many": ("for _ in range(3): os.fork()\nx = b'x' * (100 << 20)\ntime.sleep(60)", "bytes of memory"),
     "endless_output": ("while True: print('x' * 1000)", "printed more than 4,000 characters"),

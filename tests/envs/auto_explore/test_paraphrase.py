@@ -21,7 +21,7 @@ def test_a_word_has_a_synonym_in_each_of_its_forms():
     assert [REPLACEMENTS[form] for form in forms] == others
 
 
-def test_words_of_the_path_and_of_one_file_only_are_left_out_and_others_replaced():
+def test_paraphrases_avoid_the_words_of_the_path():
     assert asked(LOADER) == ["Yields the interpreted text of red grids, quickly. Where is it?"]
 
 

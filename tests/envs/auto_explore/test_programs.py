@@ -97,7 +97,7 @@ def test_a_failure_shows_output_error_and_code_and_output_is_cut(sandbox):
 
 
 @needs_bubblewrap
-def test_what_a_program_changes_is_tracked_without_its_compiled_files_and_not_in_a_view(sandbox):
+def test_changes_of_a_program_are_tracked(sandbox):
     code = "import prices, os; open('/repository/new.txt', 'w').write('new'); os.remove('/repository/README.md')"
     sandbox.run("cd src")
     for reader in (sandbox.view(), sandbox):
@@ -189,7 +189,7 @@ def test_git_understands_a_diff_whatever_was_changed(tmp_path: Path, pairs: int)
     assert applied(before, lines, tmp_path / "files") == after
 
 
-def test_a_small_change_of_a_long_file_is_shown_at_its_place_and_a_large_one_as_a_whole() -> None:
+def test_small_and_large_changes_of_a_long_file() -> None:
     lines = [f"{number}\n" for number in range(500_000)]
     changed = "".join([*lines[:400_000], "new\n", *lines[400_000:]])
     assert list(diff({"a": "".join(lines).encode()}, {"a": changed.encode()}, Limits(diff_bytes=10**8))) == [
@@ -202,7 +202,7 @@ def test_a_small_change_of_a_long_file_is_shown_at_its_place_and_a_large_one_as_
     assert [shown[2], len(shown)] == ["@@ -1,8000 +1,8000 @@", 3 + 16_000]
 
 
-def test_a_diff_names_what_is_too_large_for_it_and_counts_the_rest() -> None:
+def test_a_diff_names_what_is_too_large() -> None:
     after = {"a": b"x" * 30, "b": b"1\n" * 9, "c": b"1\n" * 4, "d": b"2\n", "e": b"3\n", "f": b"4\n"}
     limits = Limits(diff_bytes=25, diff_lines=8)
     assert list(diff(dict.fromkeys(after), after, limits)) == [

@@ -216,7 +216,7 @@ SORTED = "Sort drinks: Nils keeps it since 2021."
         ("pay/mocha.csv", "month\n2017-01\n", None),  # no other column
     ],
 )
-def test_a_question_by_content_says_what_stands_below_and_leaves_the_words_of_the_path_out(file, text, asked):
+def test_a_question_by_content_avoids_the_words_of_the_path(file, text, asked):
     questions = [question for question, _ in write_content_questions(file, text)]
     assert len(questions) == (asked is not None)
     assert all(question.startswith(asked) for question in questions)

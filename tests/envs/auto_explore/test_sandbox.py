@@ -462,7 +462,7 @@ def test_a_copy_goes_with_the_interpreter_and_not_with_a_forked_child(copies, ho
     assert list(copies.iterdir()) == []
 
 
-def test_the_copy_of_a_killed_program_is_removed_when_the_next_is_made_and_not_before(shop, copies, holder):
+def test_the_copy_of_a_killed_program_is_removed_later(shop, copies, holder):
     program, root = holder
     (root / "people" / "leave").chmod(0o000)
     with Sandbox(shop) as sandbox:
@@ -499,7 +499,7 @@ def test_what_others_may_have_made_is_left_alone(shop, copies):
     assert {*copies.rglob("*"), *elsewhere.iterdir()} == before - gone
 
 
-def test_many_that_start_at_once_do_not_take_each_others_folders_and_keep_no_handle(open_files):
+def test_many_may_start_at_once(open_files):
     def use(_):
         scratch = Scratch()
         (scratch.folder / "file").write_text("mine")

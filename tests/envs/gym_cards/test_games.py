@@ -36,11 +36,10 @@ def played(env, *actions):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("menu", ["legal", "all"])
-@pytest.mark.parametrize("observation", ["text", "image", "both"])
+@pytest.mark.parametrize(("observation", "menu"), [("text", "legal"), ("both", "all")])
 @pytest.mark.parametrize("name", GAMES)
 def test_it_passes_our_checks(name, observation, menu):
-    check_env(make_env("gym_cards", game=name, observation=observation, menu=menu))
+    check_env(make_env("gym_cards", game=name, observation=observation, menu=menu), episodes=2)
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -62,10 +61,10 @@ def deal(options):
 
 
 @pytest.mark.parametrize("name", ["number_line", "ez_points", pytest.param("points24", marks=pytest.mark.slow)])
-def test_the_expert_reaches_the_goal_of_every_deal_and_makes_no_mistake(name):
+def test_the_expert_reaches_the_goal_and_makes_no_mistake(name):
     env = make_env("gym_cards", game=name)
     tasks = {deal(task.options): task for split in SPLITS for task in env.tasks(split)}
-    for task in tasks.values():
+    for task in [*tasks.values()][:: 5 if name == "points24" else 1]:
         env.reset(seed=1, options={"task": task})
         ended = False
         while not ended:
@@ -91,7 +90,7 @@ def test_number_line():
     assert played(env, "+", "+", "+") == ([0.0, 0.0, 1.0], "lost")  # the return is 0
 
 
-def test_a_wall_of_the_number_line_costs_a_step_where_all_actions_are_shown():
+def test_a_wall_of_the_number_line_costs_a_step():
     env = game("number_line", "1-to-3", menu="all")
     assert played(env, *"---------") == ([-1.0] * 9, "goes on")
     assert env.step("-")[4]["illegal"]
@@ -127,7 +126,7 @@ def test_points24_needs_each_card_once_and_brackets_where_they_belong():
     assert env.observation.actions == ("+", "-", "*", "/", ")", "=")
 
 
-def test_the_menu_of_points_is_what_may_follow_and_the_expert_gives_up_where_nothing_can_be_reached():
+def test_the_menu_of_points_and_an_expert_that_gives_up():
     env = game("points24", "3-3-8-8")
     assert played(env, "3", "+", "3", "+", "8", "+") == ([0.0] * 6, "goes on")
     assert env.observation.actions == ("8", "(", "=")
@@ -139,7 +138,7 @@ def test_the_menu_of_points_is_what_may_follow_and_the_expert_gives_up_where_not
     assert played(env, "=") == ([-1.0], "lost")
 
 
-def test_an_episode_ends_by_the_rules_or_at_the_first_penalty_or_where_nothing_can_be_won_as_in_gtrs_code():
+def test_each_rule_of_when_an_episode_ends():
     for ends, expected in (
         ("rules", ([-1.0, 0.0, 0.0, 0.0], "goes on")),
         ("penalty", ([-1.0], "lost")),
@@ -197,8 +196,11 @@ def test_blackjack_is_gymnasiums_own():
 def test_the_expert_plays_basic_strategy_and_reflects_on_what_lies_open(task, best, standing):
     env = game("blackjack", task)
     assert (env.expert(), env.reflection()) == (best, standing)
-    dealt = [game("blackjack", task, seed=seed) for seed in range(20)]
-    assert len({(env.observation, env.hints()) for env in dealt}) == 1  # the dealer's other card is hidden
+    dealt = set()
+    for seed in range(20):
+        env.reset(seed=seed, options={"task": env.task})
+        dealt.add((env.observation, env.hints()))
+    assert len(dealt) == 1  # the dealer's other card is hidden
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

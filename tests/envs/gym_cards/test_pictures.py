@@ -50,7 +50,7 @@ def test_equal_states_have_equal_bytes_and_different_states_do_not(name):
 
 
 @pytest.mark.parametrize(("name", "ground"), [("number_line", PAPER), ("points24", TABLE)])
-def test_a_picture_is_a_png_file_of_300_by_300_pixels_with_something_on_it(name, ground):
+def test_pictures_are_png_files_of_300_by_300_pixels(name, ground):
     image = Image.open(io.BytesIO(next(shown(name, episodes=1)).images[0].data))
     assert (image.format, image.mode, image.size) == ("PNG", "RGB", (300, 300))
     red, green, blue = image.getpixel((299, 299))

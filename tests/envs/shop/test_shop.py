@@ -69,7 +69,7 @@ def test_published_numbers_refer_to_these_products_and_tasks(env):
     }
 
 
-def test_what_is_asked_for_is_in_one_split_and_every_kind_is_in_each(env):
+def test_splits_share_kinds_and_no_wishes(env):
     asked = {split: [goals()[task.id] for task in env.tasks(split)] for split in SPLITS}
     combined = [(goal.kind, frozenset(goal.attributes)) for goals in asked.values() for goal in goals]
     assert len({*combined}) == len(combined)
@@ -91,7 +91,7 @@ def test_titles_tell_kinds_apart():
         assert len(shared) + bool({*one.brands} & {*other.brands}) <= 1
 
 
-def test_queries_are_words_of_the_instruction_and_the_best_finds_more_than_the_others(env):
+def test_queries_are_words_of_the_instruction(env):
     found = {True: [], False: []}
     for task in env.tasks("test"):
         goal = goals()[task.id]
@@ -154,14 +154,14 @@ def test_a_product_is_read_and_its_options_are_chosen_on_its_page(env):
         (["open 1"], 1 / 4),  # dear as well
     ],
 )
-def test_a_purchase_ends_the_episode_with_the_share_of_what_was_asked_for(env, pressed, reward):
+def test_a_purchase_pays_the_share_of_what_was_asked_for(env, pressed, reward):
     seen(env, BEST, *pressed)
     text, given, terminated, truncated, info = env.step("buy now")
     assert (given, terminated, truncated, info["success"]) == (reward, True, False, reward == 1)
     assert text.endswith("\nThank you for your order.")  # a rater reads it, so it does not tell the reward
 
 
-def test_too_high_a_price_costs_a_share_and_another_kind_half_or_all():
+def test_wrong_prices_and_kinds_cost_their_share():
     goal = goals()[CHAIR]
     wanted = catalogue()[goal.product]
     options = bought_with(wanted, goal)
@@ -217,7 +217,7 @@ def test_a_reflection_judges_and_says_what_the_pages_have_shown(env):
         assert env.hints().reflection == reflection
 
 
-def test_the_expert_reads_what_no_title_shows_and_then_takes_or_leaves_it(env):
+def test_the_expert_reads_pages(env):
     after = set()
     for task in env.tasks("test"):
         env.reset(options={"task": task})
@@ -238,7 +238,7 @@ def test_chance_buys_something_but_seldom_the_right_thing(env):
     assert sum(rewards) / len(rewards) == pytest.approx(0.257, abs=0.02)
 
 
-def test_the_first_result_of_the_best_search_has_more_than_half_of_what_is_wanted(env):
+def test_the_first_result_of_the_best_search_is_good(env):
     def first(env):
         return (f"search {goals()[env.task.id].query}", "open 1", "buy now")[env.steps]
 

@@ -108,7 +108,7 @@ def win(env):
     return shown
 
 
-def test_the_state_is_objective_room_and_belongings_once_and_the_games_own_policy_wins(game, begun):
+def test_the_state_of_a_compiled_game_and_its_own_policy(game, begun):
     env = begun(game)
     seen = env.observation
     assert re.match(r"Task: .{20}", seen.task)
@@ -147,7 +147,7 @@ def test_without_an_expert_nothing_is_planned_and_a_menu_is_never_cut(game, tmp_
         TextWorldGame(game, menu=1)
 
 
-def test_a_folder_is_split_seven_to_two_to_one_and_plays_on_after_a_game_that_cannot_be_played(folder):
+def test_a_folder_is_split_and_survives_a_bad_game(folder):
     check_env(TextWorldGame(str(folder), horizon=6), episodes=1)
     env = TextWorldGame(str(folder))
     ids = [[task.id for task in env.tasks(split)] for split in SPLITS]
@@ -187,7 +187,7 @@ def test_nothing_is_left_open_loaded_written_or_printed(game, folder, world, tmp
     for _ in range(3):
         for games in (game, str(folder), str(world)):
             env = TextWorldGame(games)
-            for task in env.tasks("train")[:2]:
+            for task in env.tasks("train")[:1]:
                 env.reset(options={"task": task})
                 win(env)
             if games == game:
@@ -203,7 +203,7 @@ def test_nothing_is_left_open_loaded_written_or_printed(game, folder, world, tmp
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_path_after_the_name_is_the_whole_environment_in_commands_and_recipes(folder, game, tmp_path):
+def test_a_path_after_the_name_is_the_whole_environment(folder, game, tmp_path):
     env = make_env(f"textworld:{game}", horizon=9)
     assert (type(env), env.name, env.horizon) == (TextWorldGame, "textworld", 9)
     done = reflectrl("check-env", f"textworld:{game}", "horizon=2")
