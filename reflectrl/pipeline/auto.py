@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -103,8 +103,14 @@ class Survey:
         return sum(len(f) for f in again if len({*f}) > 1) / max(sum(map(len, again)), 1)
 
     def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
-        """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here."""
-        played = (*self.at_random, *self.taught)
+        """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here.
+
+        Where prompts show past states, episodes are repeated until they fill what is shown: later ones may be longer.
+        """
+        played = [*self.at_random, *self.taught]
+        if layout.recent.show == "transitions":
+            filled = layout.recent.steps + 1
+            played = [replace(each, turns=each.turns * math.ceil(filled / len(each.turns))) for each in played]
         shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
         shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
         said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
@@ -312,7 +318,8 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
         reason = f"the expert's longest reflection has {long.reflection} tokens"
         yield Chosen("players.reflector.max_new_tokens", words, reason)
     whole = 16 * math.ceil((ROOM * long.prompt + words) / 16)
-    yield Chosen("model.max_length", whole, f"the longest prompt has {long.prompt} tokens")
+    most = "a prompt with all past states may have" if layout.recent.show == "transitions" else "the longest prompt has"
+    yield Chosen("model.max_length", whole, f"{most} {long.prompt} tokens")
     yield Chosen("model.attn_implementation", "eager", "the fastest for a model this small")
 
 

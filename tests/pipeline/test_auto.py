@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import yaml
+from note import Note
 from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
@@ -16,8 +17,12 @@ from reflectrl.core.addresses import value_at
 from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
+from reflectrl.pipeline.auto import Survey
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
+from reflectrl.prompts import History, PromptFormat
+from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.results import read_results
+from reflectrl.seats.others import RandomPolicy
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +104,16 @@ def test_episodes_of_chance_teach_a_policy_where_nobody_else_does(tmp_path, monk
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", True, "none")
     assert (tmp_path / "run" / POLICY_SFT).is_dir()
+
+
+def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
+    env = Note()
+    [task, *_] = env.split_tasks("train")
+    played = rollout([env], [Episode(task, 0)], policy=RandomPolicy(), seats=(), layout=PromptFormat())
+    seen = Survey(env.max_actions, 9, played, [], None, 0.0)
+    layouts = [PromptFormat(history=History(steps, show="transitions")) for steps in (len(played[0].turns), 9)]
+    some, full = (seen.lengths(layout, "words", 500).prompt for layout in layouts)
+    assert full > 2 * some
 
 
 def test_tasks_that_gen_data_makes_cannot_be_measured_before():
