@@ -21,7 +21,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.spending import open_account
 from reflectrl.core import NatLangEnv, Task
-from reflectrl.core.layout import DATASET
+from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore.bm25 import BM25

@@ -28,7 +28,7 @@ from walkers import breadth_first, by_names, by_rank
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.config.spending import open_account
 from reflectrl.core import Task, Trajectory
-from reflectrl.core.layout import DATASET
+from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.envs.auto_explore import AutoExplore

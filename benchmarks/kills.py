@@ -31,7 +31,7 @@ import psutil
 from arms import RELIABILITY, publish, table
 from scripted_teacher import CONCURRENCY, NAME, Teacher, write_recipe
 
-from reflectrl.core.layout import STAGES
+from reflectrl.core.run_files import STAGES
 from reflectrl.pipeline.folder import RunFolder
 
 # ---- one command -----------------------------------------------------------------------------------------------------

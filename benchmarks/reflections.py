@@ -21,7 +21,7 @@ from arms import ENVIRONMENTS, LEARNING, RUNS, publish_rows, table
 from learning import ablated_runs
 
 from reflectrl.config import load_recipe
-from reflectrl.core.layout import RECIPE
+from reflectrl.core.run_files import RECIPE
 from reflectrl.report.judged import JudgedStep, audit_reflector
 from reflectrl.report.runs import RunData, read_runs
 

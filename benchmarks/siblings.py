@@ -27,7 +27,7 @@ from studies import GPU_STUDIES, STUDIES
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT, TRIALS
+from reflectrl.core.run_files import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sweep import PlannedRun
 from reflectrl.report.runs import RunData, read_runs

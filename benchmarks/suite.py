@@ -28,7 +28,7 @@ import suite_envs
 from arms import HERE, ONE_THREAD, table
 
 from reflectrl.core import InvalidInput, ReflectRLError
-from reflectrl.core.layout import RESULTS
+from reflectrl.core.run_files import RESULTS
 from reflectrl.core.text import counted
 from reflectrl.pipeline.sweep import read_seeds
 from reflectrl.rollout.results import EvalRow, read_results

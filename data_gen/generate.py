@@ -16,8 +16,8 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.event_loop import run_async
-from reflectrl.core.layout import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.registry import env_class
+from reflectrl.core.run_files import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.cost import CallEstimate, estimate_teacher_calls
 from reflectrl.data_gen.dataset import Progress, build_dataset

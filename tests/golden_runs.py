@@ -19,7 +19,7 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, POLICY, POLICY_SFT, RATINGS, REFLECTOR, REFLECTOR_RLFT, RESULTS, TRIALS
+from reflectrl.core.run_files import METRICS, POLICY, POLICY_SFT, RATINGS, REFLECTOR, REFLECTOR_RLFT, RESULTS, TRIALS
 
 ROUNDING: Mapping[str, str] = {
     "ATEN_CPU_CAPABILITY": "default",

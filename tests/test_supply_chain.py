@@ -19,7 +19,7 @@ from trained_runs import SMALL
 from transformers import dynamic_module_utils
 
 from reflectrl.core import EpisodeFailed, InvalidInput, register_env
-from reflectrl.core.layout import training_episodes_file
+from reflectrl.core.run_files import training_episodes_file
 from reflectrl.lm.load import LanguageModel, new_model, save_model
 from reflectrl.lm.section import ModelSection
 from reflectrl.rollout.limits import WorkerLimits

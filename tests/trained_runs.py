@@ -13,7 +13,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from reflectrl.config import Recipe, load_recipe
-from reflectrl.core.layout import RECIPE
+from reflectrl.core.run_files import RECIPE
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.inputs import stage_inputs

@@ -13,7 +13,7 @@ from reflectrl.cli.shared import AllowedHosts, check_belongs, complete_run, only
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.files import user_path
-from reflectrl.core.layout import POLICY
+from reflectrl.core.run_files import POLICY
 from reflectrl.core.text import counted
 
 if TYPE_CHECKING:

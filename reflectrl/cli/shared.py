@@ -20,14 +20,14 @@ def complete_recipe(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return the run folders in ``runs`` of the working directory whose paths begin with ``incomplete``."""
-    from reflectrl.core.layout import run_folders
+    from reflectrl.core.run_files import run_folders
 
     return [path for path in map(str, run_folders(Path("runs"))) if path.startswith(incomplete)]
 
 
 def complete_run_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the run folders in ``--runs`` that begin with ``incomplete``."""
-    from reflectrl.core.layout import run_folders
+    from reflectrl.core.run_files import run_folders
 
     return [
         path.name for path in run_folders(Path(ctx.params.get("runs") or "runs")) if path.name.startswith(incomplete)

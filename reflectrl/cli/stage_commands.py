@@ -12,8 +12,8 @@ import typer
 from reflectrl.cli.shared import Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import STAGES
 from reflectrl.core.profile import profiling
+from reflectrl.core.run_files import STAGES
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
@@ -245,7 +245,7 @@ def _stages(
 ) -> Run:
     """Check all input before anything heavy is imported, and run the stages."""
     from reflectrl.config import load_recipe, load_saved_recipe
-    from reflectrl.core.layout import RECIPE
+    from reflectrl.core.run_files import RECIPE
     from reflectrl.pipeline.run import Run
 
     if recipe is None and run is None:

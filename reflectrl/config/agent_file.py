@@ -14,8 +14,8 @@ from typing import Any
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
-from reflectrl.core.layout import AGENT, POLICY, REFLECTOR, saved_player
 from reflectrl.core.origin import WRITTEN_BY, check_format, this_version
+from reflectrl.core.run_files import AGENT, POLICY, REFLECTOR, saved_player
 from reflectrl.lm.section import ModelSection
 from reflectrl.prompts import PromptFormat
 

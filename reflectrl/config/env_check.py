@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from reflectrl.config.schema import Recipe
 from reflectrl.config.training import Stage
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
-from reflectrl.core.layout import DATASET
 from reflectrl.core.registry import env_class
+from reflectrl.core.run_files import DATASET
 from reflectrl.core.settings import refusal
 from reflectrl.seats.own import own_seat
 from reflectrl.seats.table import role_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core import NatLangEnv, make_env
-from reflectrl.core.layout import DATASET
+from reflectrl.core.run_files import DATASET
 from reflectrl.rollout.pool import LocalEnvs, WorkerPool
 
 

@@ -26,7 +26,7 @@ from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.addresses import section_at
 from reflectrl.core.files import read_text
-from reflectrl.core.layout import AGENT
+from reflectrl.core.run_files import AGENT
 from reflectrl.core.settings import default_kinds, misplaced_booleans, mistakes, refusal
 
 if TYPE_CHECKING:

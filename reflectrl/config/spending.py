@@ -9,7 +9,7 @@ from typing import Any
 from reflectrl.config.schema import Recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import section_at
-from reflectrl.core.layout import CALLS
+from reflectrl.core.run_files import CALLS
 from reflectrl.endpoint.account import Account, Price, of_role
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import read_replies

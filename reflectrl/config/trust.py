@@ -20,7 +20,7 @@ from reflectrl.config.schema import DataSection, Recipe, SFTSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
 from reflectrl.core.files import user_cache
-from reflectrl.core.layout import AGENT
+from reflectrl.core.run_files import AGENT
 from reflectrl.core.settings import section_of, settings_fields
 from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
 from reflectrl.seats import SEATS

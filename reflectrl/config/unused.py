@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reflectrl.config.schema import Recipe
-from reflectrl.core.layout import DATASET
+from reflectrl.core.run_files import DATASET
 
 
 def _unused_by_players(recipe: Recipe) -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import Any
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.files import fingerprint, size
 from reflectrl.core.jsonl import decode, read_json
-from reflectrl.core.layout import LEDGER, MADE_AGAIN, RECIPE, STAGES
 from reflectrl.core.origin import WRITTEN_BY, check_format
+from reflectrl.core.run_files import LEDGER, MADE_AGAIN, RECIPE, STAGES
 
 
 class Ledger:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reflectrl.core.errors import InvalidInput
 from reflectrl.core.jsonl import decode, read_json
-from reflectrl.core.layout import LEDGER
+from reflectrl.core.run_files import LEDGER
 
 VERSION = "0.1.0"
 """Version of this package."""

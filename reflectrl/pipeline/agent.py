@@ -10,8 +10,8 @@ from types import MappingProxyType
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.core import InvalidInput, Observation, nearest
-from reflectrl.core.layout import POLICIES, saved_player
 from reflectrl.core.promises import wrong_observation
+from reflectrl.core.run_files import POLICIES, saved_player
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.team import Team

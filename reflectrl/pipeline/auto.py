@@ -24,7 +24,7 @@ from reflectrl.config.environment import recipe_env
 from reflectrl.core import Trajectory
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.check import Ambiguity, ambiguous_states
-from reflectrl.core.layout import RECIPE
+from reflectrl.core.run_files import RECIPE
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.text import counted
 from reflectrl.data_gen.demonstrations import read_demonstrations

@@ -13,7 +13,7 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.training import RLFTSection, Stage
 from reflectrl.config.trust import asked_endpoints
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.layout import STAGES
+from reflectrl.core.run_files import STAGES
 from reflectrl.core.text import counted
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder

@@ -13,7 +13,7 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, ReflectRLError, Trajectory
 from reflectrl.core.check import spread
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
-from reflectrl.core.layout import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
+from reflectrl.core.run_files import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.lm.load import LanguageModel

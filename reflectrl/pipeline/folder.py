@@ -21,7 +21,9 @@ from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.files import fingerprint, open_own, read_text, size, write_text
 from reflectrl.core.foreign import message_of
 from reflectrl.core.jsonl import encode, read_json
-from reflectrl.core.layout import (
+from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import WRITTEN_BY, this_origin
+from reflectrl.core.run_files import (
     BASE,
     CALLS,
     LEDGER,
@@ -35,8 +37,6 @@ from reflectrl.core.layout import (
     saved_player,
     unfinished_file,
 )
-from reflectrl.core.ledger import Ledger
-from reflectrl.core.origin import WRITTEN_BY, this_origin
 from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.core.addresses import dotted
-from reflectrl.core.layout import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.core.registry import env_class
+from reflectrl.core.run_files import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.lm.section import is_gguf
 from reflectrl.seats import SEATS
 from reflectrl.seats.base import first_stage

@@ -12,8 +12,8 @@ from typing import Any
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
-from reflectrl.core.layout import DATASET
 from reflectrl.core.ledger import Ledger
+from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.prompts import History, PromptFormat

@@ -11,7 +11,7 @@ from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.spending import eval_role, open_account
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
+from reflectrl.core.run_files import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal

@@ -11,7 +11,7 @@ from typing import Any
 
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
-from reflectrl.core.layout import POLICY_SFT, TEACHER
+from reflectrl.core.run_files import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import Row
 from reflectrl.lm.encode import PlainText

@@ -20,7 +20,9 @@ from reflectrl.config.training import RLFTSection, RLFTSettings, Stage
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import read_bytes, write_bytes
 from reflectrl.core.jsonl import append_jsonl, read_jsonl, write_jsonl
-from reflectrl.core.layout import (
+from reflectrl.core.metric import tracked
+from reflectrl.core.profile import active_profile
+from reflectrl.core.run_files import (
     BASE,
     FAILURES,
     METRICS,
@@ -34,8 +36,6 @@ from reflectrl.core.layout import (
     checkpoints_folder,
     training_episodes_file,
 )
-from reflectrl.core.metric import tracked
-from reflectrl.core.profile import active_profile
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.lm.load import LanguageModel, save_model

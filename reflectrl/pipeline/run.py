@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reflectrl.config import Recipe, check_recipe, load_recipe, load_saved_recipe
-from reflectrl.core import InvalidInput, layout
+from reflectrl.core import InvalidInput, run_files
 from reflectrl.pipeline import run_stages
 
 if TYPE_CHECKING:  # torch takes seconds to import
@@ -57,7 +57,7 @@ class Run:
         self.path = Path(path)
         if overrides is not None and not isinstance(overrides, Mapping):
             raise InvalidInput(f"overrides={overrides!r} was given; expected a mapping such as {{'rlft.gamma': 0.9}}.")
-        given = load_saved_recipe(self.path / layout.RECIPE) if recipe is None else recipe
+        given = load_saved_recipe(self.path / run_files.RECIPE) if recipe is None else recipe
         changes = [
             f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in (overrides or {}).items()
         ]
@@ -67,7 +67,7 @@ class Run:
 
     def run(
         self,
-        stages: Sequence[str] = layout.STAGES,
+        stages: Sequence[str] = run_files.STAGES,
         *,
         players: Sequence[Literal["reflector", "policy"]] | None = None,
         max_cost: float | None = None,
@@ -99,12 +99,12 @@ class Run:
         """Run stage 1a: collect the teacher's episodes; return the files of SFT rows by kind of row."""
         self.run(("gen-data",), max_cost=max_cost)
         names = ("reflector", "policy", "policy-no-reflection")
-        return {name: self.path / layout.sft_rows_file(name) for name in names}
+        return {name: self.path / run_files.sft_rows_file(name) for name in names}
 
     def sft(self) -> dict[str, Path]:
         """Run stage 1b: fine-tune both players; return their folders by name (one for a single player)."""
         self.run(("sft",))
-        folders = {"reflector": self.path / layout.REFLECTOR, "policy": self.path / layout.POLICY_SFT}
+        folders = {"reflector": self.path / run_files.REFLECTOR, "policy": self.path / run_files.POLICY_SFT}
         return {name: folder for name, folder in folders.items() if folder.is_dir()}
 
     def rlft(self, *, max_cost: float | None = None) -> list[Iteration]:
@@ -113,7 +113,7 @@ class Run:
         from reflectrl.rollout.iteration import Iteration
 
         self.run(("rlft",), max_cost=max_cost)
-        metrics = self.path / layout.METRICS
+        metrics = self.path / run_files.METRICS
         return [decode(Iteration, value, where) for where, value in read_jsonl(metrics)] if metrics.is_file() else []
 
     def evaluate(self, *, max_cost: float | None = None) -> list[EvalRow]:
@@ -121,7 +121,7 @@ class Run:
         from reflectrl.rollout.results import read_results
 
         self.run(("eval",), max_cost=max_cost)
-        return read_results(self.path / layout.RESULTS)
+        return read_results(self.path / run_files.RESULTS)
 
     def report(self, out: Path | None = None) -> Path:
         """Print the results and write the HTML report, by default ``report.html`` in the folder; return its path."""

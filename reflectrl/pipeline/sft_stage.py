@@ -11,7 +11,8 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.core.layout import (
+from reflectrl.core.metric import tracked
+from reflectrl.core.run_files import (
     FAILURES,
     POLICY_SFT,
     REFLECTOR,
@@ -19,7 +20,6 @@ from reflectrl.core.layout import (
     sft_rows_file,
     sft_training_file,
 )
-from reflectrl.core.metric import tracked
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row, read_rows

@@ -15,8 +15,8 @@ from reflectrl.config import Recipe
 from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
-from reflectrl.core.layout import AGENT, DATASET, RESULTS, STAGES
 from reflectrl.core.metric import tracked
+from reflectrl.core.run_files import AGENT, DATASET, RESULTS, STAGES
 from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage

@@ -16,8 +16,8 @@ from typing import IO
 
 from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.layout import STAGES
 from reflectrl.core.origin import usable_cores
+from reflectrl.core.run_files import STAGES
 from reflectrl.core.text import shortened
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder

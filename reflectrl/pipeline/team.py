@@ -19,7 +19,7 @@ from reflectrl.config.environment import recipe_env
 from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.spending import eval_role
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
-from reflectrl.core.layout import (
+from reflectrl.core.run_files import (
     BASE,
     BASE_REFLECTOR,
     CALLS,

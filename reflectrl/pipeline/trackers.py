@@ -21,7 +21,7 @@ from typing import Any
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import write_text
-from reflectrl.core.layout import TRACKERS
+from reflectrl.core.run_files import TRACKERS
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
 

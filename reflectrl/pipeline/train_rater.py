@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from reflectrl.config.schema import SFTPolicySection
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.layout import recorded_iterations, training_episodes_file
+from reflectrl.core.run_files import recorded_iterations, training_episodes_file
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.settings import checked
 from reflectrl.core.text import first_line

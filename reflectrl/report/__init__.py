@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output
-from reflectrl.core.layout import REPORT
+from reflectrl.core.run_files import REPORT
 from reflectrl.report.beside import print_before_and_after
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs

@@ -13,8 +13,8 @@ from statistics import fmean
 from reflectrl.config import Recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
-from reflectrl.core.layout import RECIPE, sft_rows_file
 from reflectrl.core.ledger import Ledger
+from reflectrl.core.run_files import RECIPE, sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.runs import read_runs

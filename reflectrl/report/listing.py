@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import run_folders
+from reflectrl.core.run_files import run_folders
 from reflectrl.core.text import first_line
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import steady_success

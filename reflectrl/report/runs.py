@@ -15,7 +15,9 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import dotted, is_private, section_at, without_credentials
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import (
+from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Origin, read_origin
+from reflectrl.core.run_files import (
     CALLS,
     METRICS,
     POLICY,
@@ -26,8 +28,6 @@ from reflectrl.core.layout import (
     TRIALS,
     sft_training_file,
 )
-from reflectrl.core.ledger import Ledger
-from reflectrl.core.origin import Origin, read_origin
 from reflectrl.endpoint.account import Price, of_role
 from reflectrl.endpoint.journal import REJECTED, REPLIES, read_replies
 from reflectrl.rollout.agreement import Ratings

@@ -13,8 +13,8 @@ from typing import Any
 
 from reflectrl.core import Image, Trajectory, Turn
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.ledger import Ledger
+from reflectrl.core.run_files import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts.answers import thought_in
 from reflectrl.report.markup import MAX_CHARACTERS, excerpt

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.core.files import write_text
-from reflectrl.core.layout import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
+from reflectrl.core.run_files import POLICIES, POLICY, RESULTS, recorded_iterations, training_episodes_file
 from reflectrl.lm.section import package_of
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.views import MenuView, State

@@ -25,7 +25,7 @@ from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import raised
 from reflectrl.core.files import in_one_move, read_text, write_text
-from reflectrl.core.layout import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
+from reflectrl.core.run_files import AGENT, PLAYER_FILES, POLICY, POLICY_SFT, RECIPE, REFLECTOR, REFLECTOR_RLFT
 from reflectrl.lm.load import BUILTIN, load_model, save_model
 from reflectrl.lm.safe_files import check_folder
 from reflectrl.lm.section import ModelSection, package_of

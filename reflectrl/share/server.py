@@ -25,8 +25,8 @@ from fastapi.responses import JSONResponse
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, WorkFailed
 from reflectrl.core.errors import ModelFailed
-from reflectrl.core.layout import POLICIES
 from reflectrl.core.origin import VERSION
+from reflectrl.core.run_files import POLICIES
 from reflectrl.core.stop import tell_user
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.pipeline.folder import read_recipe

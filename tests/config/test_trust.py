@@ -18,7 +18,7 @@ from transformers import dynamic_module_utils
 from reflectrl.config import Recipe, dump_recipe, load_recipe, load_saved_recipe
 from reflectrl.config.trust import FIELDS, TRUSTED, for_play, kind_of, remember, wishes
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import AGENT, LOCK, RECIPE
+from reflectrl.core.run_files import AGENT, LOCK, RECIPE
 from reflectrl.core.settings import section_of, sections_of, settings_fields
 from reflectrl.lm.section import ModelSection
 from reflectrl.pipeline.agent import load_agent

@@ -14,7 +14,7 @@ from reflectrl.config.advantage import GAE
 from reflectrl.config.training import PPO
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
-from reflectrl.core.layout import POLICY, POLICY_SFT, RECIPE, STAGES
+from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import Survey

@@ -15,7 +15,7 @@ from tiny_rlft import config
 from trained_runs import TrainedRuns, small_recipe
 
 from reflectrl.config.training import Stage, ThoughtTerm
-from reflectrl.core.layout import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
+from reflectrl.core.run_files import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel

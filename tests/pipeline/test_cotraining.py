@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import reflectrl as rl
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT, training_episodes_file
+from reflectrl.core.run_files import METRICS, POLICY, POLICY_SFT, REFLECTOR, REFLECTOR_RLFT, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.share.export import export_run
 

@@ -13,7 +13,7 @@ import reflectrl as rl
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.core import Observation
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, POLICY, sft_rows_file, training_episodes_file
+from reflectrl.core.run_files import METRICS, POLICY, sft_rows_file, training_episodes_file
 from reflectrl.data_gen import read_rows
 from reflectrl.pipeline import STAGES
 from reflectrl.report import report

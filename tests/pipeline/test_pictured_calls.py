@@ -11,7 +11,7 @@ from trained_runs import SHORT, play_stages
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, training_episodes_file
+from reflectrl.core.run_files import METRICS, training_episodes_file
 from reflectrl.pipeline.folder import read_recipe
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories

@@ -15,7 +15,7 @@ from trained_runs import TrainedRuns, play_stages
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, Trajectory, register_env
-from reflectrl.core.layout import RESULTS
+from reflectrl.core.run_files import RESULTS
 from reflectrl.data_gen import read_rows
 from reflectrl.data_gen.rows import policy_row
 from reflectrl.data_gen.samples import read_samples

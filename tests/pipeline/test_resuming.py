@@ -19,7 +19,7 @@ from warm_processes import WarmProcess
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
-from reflectrl.core.layout import METRICS, RATINGS, THROUGHPUT
+from reflectrl.core.run_files import METRICS, RATINGS, THROUGHPUT
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.rlft_stage import rewind
 from reflectrl.rollout.results import read_results

@@ -9,7 +9,7 @@ import pytest
 from trained_runs import play_stages, small_recipe
 
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.layout import STAGES
+from reflectrl.core.run_files import STAGES
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.iteration import SFTProgress, best_check

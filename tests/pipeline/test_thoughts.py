@@ -9,7 +9,7 @@ from trained_runs import SHORT, play_stages, small_recipe
 import reflectrl as rl
 from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS, training_episodes_file
+from reflectrl.core.run_files import METRICS, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
 
 SILENT = "players.reflector.player=none"

@@ -15,8 +15,8 @@ from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import AgentFile, exported_recipe, read_agent_file, write_agent_file
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode
-from reflectrl.core.layout import AGENT
 from reflectrl.core.origin import FORMAT
+from reflectrl.core.run_files import AGENT
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, markdown, model_card
 from reflectrl.report.runs import RunData

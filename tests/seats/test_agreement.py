@@ -12,7 +12,7 @@ from run_folders import iteration, make_run
 
 from reflectrl.core import WorkFailed
 from reflectrl.core.jsonl import write_jsonl
-from reflectrl.core.layout import RATINGS
+from reflectrl.core.run_files import RATINGS
 from reflectrl.report import report
 from reflectrl.rollout.agreement import Ratings, agreement, check_failures, rank_correlation
 

@@ -13,7 +13,7 @@ from trained_runs import play_stages, small_recipe
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.layout import METRICS
+from reflectrl.core.run_files import METRICS
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES
 from reflectrl.seats.reflector import ExpertReflector

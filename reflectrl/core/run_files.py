@@ -1,4 +1,4 @@
-"""Layout of a run folder: its stages, and the names of its files and folders, relative to it.
+"""Files of a run folder: its stages, and the names of its files and folders, relative to it.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
               reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
