@@ -12,6 +12,7 @@ import typer
 from reflectrl.cli.shared import AllowedHosts, check_belongs, complete_run, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.errors import PlayerLeft
 from reflectrl.core.files import user_path
 from reflectrl.core.run_files import POLICY
 from reflectrl.core.text import counted
@@ -107,7 +108,6 @@ def explore(
         _work(source, question, model, base_url, api_key_env, steps=steps, seconds=seconds, apply=apply)
         return
     from reflectrl.cli.screen import Screen
-    from reflectrl.seats.human import PlayerLeft
 
     # a folder's entries are in the menu too
     screen = Screen(action="Command", max_actions=MAX_COMMANDS, skip="Here: ", max_chars=MAX_LINE_CHARS)

@@ -12,6 +12,7 @@ import typer
 from reflectrl.cli.shared import AllowedHosts, check_belongs, complete_env, complete_run, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
+from reflectrl.core.errors import PlayerLeft
 from reflectrl.core.text import counted
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def play(
     if episodes < 1:
         raise InvalidInput(f"--episodes {episodes} was given; expected 1 or more.")
     from reflectrl.cli.screen import Screen
-    from reflectrl.seats.human import PlayerLeft
 
     session = None
     try:
@@ -124,11 +124,7 @@ class _Session:
         self._file = file
         self._kept = 0
         if file is not None:
-            from reflectrl.data_gen.demonstrations import check_place
-            from reflectrl.pipeline.live_play import check_teacher
-
-            check_teacher(game, episodes)
-            check_place(file, game.header)
+            game.check_demonstrations(episodes, file)
 
     def play(self, pause: Callable[[], None], *, menus: bool) -> None:
         """Play all episodes with a ``pause`` before each step; ``menus`` also shows the state and the menu."""
@@ -156,8 +152,6 @@ class _Session:
         return f" Saved in {self._file}: {counted(self._kept, 'episode')}."
 
     def _show(self, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
-        from reflectrl.prompts import labels
-
         steps = 0
 
         def show(turn: Turn) -> None:
@@ -167,8 +161,7 @@ class _Session:
             if menus:
                 if steps == 1 and turn.observation.task:
                     self._screen.state(turn.observation.task)
-                kind = self._game.header.prompt.labels
-                self._screen.step(steps, turn, labels(kind, len(turn.menu)))
+                self._screen.step(steps, turn, self._game.labels(turn))
             else:
                 self._screen.action(turn)
             self._screen.say(f"  Reward: {turn.reward:+.4g}{', an illegal action' if turn.illegal else ''}")
@@ -184,9 +177,7 @@ class _Session:
         screen.say(f"Outcome: {trajectory.outcome} after {steps}, return {trajectory.episode_return:+.4g}", "bold")
         if self._file is None:
             return
-        from reflectrl.data_gen.demonstrations import save_episode
-
-        samples = save_episode(self._file, self._game.header, trajectory)
+        samples = self._game.save(trajectory, self._file)
         self._kept += bool(samples)
         kept = f"Saved: {counted(samples, 'sample')} in {self._file}"
         screen.say(kept if samples else "Not saved: demonstrations are successful episodes only.")
@@ -201,8 +192,6 @@ def _environment(given: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _wait_for_enter() -> None:
-    from reflectrl.seats.human import PlayerLeft
-
     try:
         typed = input().strip()
     except EOFError:

@@ -73,6 +73,12 @@ def raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {first_line(error)}".rstrip(" :")
 
 
+class PlayerLeft(ReflectRLError):
+    """The person typed ``quit`` or closed the input, so the episode is unfinished; this is not a failure."""
+
+    exit_code = 130
+
+
 def need_one_of(argument: str, given: object, known: Iterable[str]) -> None:
     """Check that an argument is one of the ``known`` words.
 

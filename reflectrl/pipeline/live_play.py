@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, mak
 from reflectrl.core.ledger import Ledger
 from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
+from reflectrl.data_gen.demonstrations import check_place, save_episode
 from reflectrl.pipeline.folder import read_recipe
-from reflectrl.prompts import History, PromptFormat
+from reflectrl.prompts import History, PromptFormat, labels
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
@@ -39,6 +40,29 @@ class Game:
     """Name of the player, for the person who watches."""
     policy: Policy
     seats: tuple[Seat, ...]
+
+    def labels(self, turn: Turn) -> Sequence[str]:
+        """Return the labels of the actions of a turn's menu."""
+        return labels(self.header.prompt.labels, len(turn.menu))
+
+    def check_demonstrations(self, episodes: Sequence[Episode], file: Path) -> None:
+        """Check that the episodes can serve as demonstrations, and that ``file`` can hold them.
+
+        Raises:
+            InvalidInput: a task is held out, or the file is of other episodes or cannot be written.
+
+        """
+        train = {task.id for task in self.env.split_tasks("train")}
+        if odd := [episode.task.id for episode in episodes if episode.task.id not in train]:
+            raise InvalidInput(
+                f"episodes were to be saved for others to learn from, but task {odd[0]!r} is held out for evaluation; "
+                "choose a task of the split 'train'."
+            )
+        check_place(file, self.header)
+
+    def save(self, trajectory: Trajectory, file: Path) -> int:
+        """Add an episode to a file of demonstrations, if it succeeded; return the number of its samples."""
+        return save_episode(file, self.header, trajectory)
 
 
 def person(name: str, options: Options, *, hints: bool = False, reflects: bool = False) -> Game:
@@ -170,21 +194,6 @@ def check_expert(env: NatLangEnv, episode: Episode) -> None:
     if env.hints().reflection is None:
         raise InvalidInput(
             f"environment {env.name!r} has no expert: its expert() and reflection() say nothing; play without."
-        )
-
-
-def check_teacher(game: Game, episodes: list[Episode]) -> None:
-    """Check that the episodes can serve as demonstrations.
-
-    Raises:
-        InvalidInput: a task is held out.
-
-    """
-    train = {task.id for task in game.env.split_tasks("train")}
-    if odd := [episode.task.id for episode in episodes if episode.task.id not in train]:
-        raise InvalidInput(
-            f"episodes were to be saved for others to learn from, but task {odd[0]!r} is held out for evaluation; "
-            "choose a task of the split 'train'."
         )
 
 

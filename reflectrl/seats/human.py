@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from reflectrl.core import Choice, Decision, ReflectRLError, Utterance, nearest
+from reflectrl.core import Choice, Decision, Utterance, nearest
+from reflectrl.core.errors import PlayerLeft
 from reflectrl.core.text import visible
 from reflectrl.prompts import Menu
 from reflectrl.prompts.format import REFLECTION_CUE
@@ -15,12 +16,6 @@ from reflectrl.prompts.views import MenuView, View
 
 QUIT = "quit"
 _QUIT_TYPED = f"{QUIT} was typed; this episode is not finished."
-
-
-class PlayerLeft(ReflectRLError):
-    """The person typed ``quit`` or closed the input, so the episode is unfinished; this is not a failure."""
-
-    exit_code = 130
 
 
 class _Console:

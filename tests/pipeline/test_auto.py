@@ -15,7 +15,6 @@ from reflectrl.config.training import PPO
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
-from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import Survey
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
@@ -98,7 +97,7 @@ def test_episodes_of_chance_teach_a_policy_where_nobody_else_does(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     game = chance("corridor:SilentHall", {})
     for episode in choose_episodes(game.env, count=40):
-        save_episode(tmp_path / "lucky.jsonl", game.header, play_episode(game, episode, lambda _: None))
+        game.save(play_episode(game, episode, lambda _: None), tmp_path / "lucky.jsonl")
     data = {"data": {"demonstrations": ["lucky.jsonl"]}}
     play_stages(recipe("corridor:SilentHall", **data), tmp_path / "run", *STAGES[:2])
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
