@@ -354,8 +354,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
             for key, suited in _SFT.items():
                 yield Chosen(f"sft.{player}.{key}", suited, "suits a model with random weights")
         yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
-    if recipe.sft.enabled and recipe.players.reflector.player == "local":
-        yield Chosen("sft.policy.own_reflections", 1.0, "the policy learns how far to trust what it reads at play")
+        if recipe.players.reflector.player == "local":
+            yield Chosen("sft.policy.own_reflections", 1.0, "the policy learns how far to trust what it reads at play")
     if recipe.rlft is None:
         return
     if recipe.model.name == BUILTIN:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reflectrl.config import Recipe
 from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.metric import tracked
 from reflectrl.core.run_files import (
@@ -67,7 +68,7 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
     return read_rows(run.verified(sft_rows_file(name), "gen-data"))[:count]
 
 
-def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row], players: Team) -> list[Row]:
+def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row]) -> list[Row]:
     """Exchange the teacher's words in ``sft.policy.own_reflections`` of the policy's rows for the trained reflector's.
 
     They are what the policy reads at play, so that it learns how far to trust them; rows whose reflection is missing or
@@ -75,7 +76,7 @@ def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row], pl
     """
     asked = {_place(each): each for each in _first(run, "reflector", None)}
     rng = random.Random(derive_seed(recipe.seed, "own reflections"))
-    cue, chosen = REFLECTION_CUE, dict[int, Row]()
+    cue, chosen, players = REFLECTION_CUE, dict[int, Row](), Team(recipe, run)
     for number, row in enumerate(rows):
         source = asked.get(_place(row))
         drawn = rng.random() < recipe.sft.policy.own_reflections
@@ -92,7 +93,6 @@ def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row], pl
             prompt, taught = rows[number].prompt, f"{cue}{chosen[number].completion}\n"
             said = prompt.said.replace(taught, f"{cue}{players.layout.completion(own.text)}\n", 1)
             found[number] = replace(rows[number], prompt=replace(prompt, said=said))
-    reflector.forget()
     return found
 
 
@@ -101,8 +101,18 @@ def _place(row: Row) -> tuple[str, int, int, bool]:
 
 
 def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
-    """Train ``player`` from the base model and save it; a player that exists already is not trained again."""
+    """Train ``player`` from the base model and save it; a player that exists already is not trained again.
+
+    Raises:
+        InvalidInput: the policy is to read its own reflector's words, and the reflector is not trained yet.
+
+    """
     folder = run / wanted_players(recipe)[player]
+    if player == "policy" and recipe.sft.policy.own_reflections and not (run / REFLECTOR).is_dir():
+        raise InvalidInput(
+            f"sft.policy.own_reflections={recipe.sft.policy.own_reflections:g}, but {run / REFLECTOR} is not trained "
+            "yet; fine-tune the reflector first, or both players with one command."
+        )
     checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
         _train(recipe, run, player, advance, folder, checkpoints)
@@ -141,6 +151,10 @@ def fine_tune(
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
+    rows = training_rows(recipe, run, player)
+    if player == "policy" and recipe.sft.policy.own_reflections and (run / REFLECTOR).is_dir():  # else a pace is timed
+        rows = with_own_reflections(recipe, run, rows)
+        release_memory()  # of the reflector, before the policy takes its place
     run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
     base = run_players.base(role)
@@ -151,9 +165,6 @@ def fine_tune(
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
     check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
-    rows = training_rows(recipe, run, player)
-    if player == "policy" and recipe.sft.policy.own_reflections and (run / REFLECTOR).is_dir():  # else a pace is timed
-        rows = with_own_reflections(recipe, run, rows, run_players)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
     warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 

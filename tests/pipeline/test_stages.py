@@ -307,33 +307,34 @@ def test_each_player_is_trained_on_its_rows(kind, expected, tmp_path):
 def test_a_policy_may_be_shown_the_words_of_its_own_reflector_in_place_of_the_teacher_s(trained_run):
     recipe = small_recipe("data.reflection_dropout=0.3", "sft.policy.own_reflections=1.0")
     run = RunFolder(trained_run("data.reflection_dropout=0.3", "sft.policy.own_reflections=1.0", stages=STAGES[:2]))
-    team = Team(recipe, run)
-    taught = {(row.task, row.seed, row.step, row.negative): row for row in training_rows(recipe, run, "reflector")}
+    taught = training_rows(recipe, run, "reflector")
+    words = Team(recipe, run).reflector(None).write([row.prompt for row in taught], [0.0] * len(taught))
+    written = {
+        (row.task, row.seed, row.step, row.negative): (row.completion, own.text)
+        for row, own in zip(taught, words, strict=True)
+    }
     before = training_rows(recipe, run, "policy")
-    after = with_own_reflections(recipe, run, before, team)
+    after = with_own_reflections(recipe, run, before)
     exchanged = 0
     for row, shown in zip(before, after, strict=True):
-        source = taught[row.task, row.seed, row.step, row.negative]
-        if row.prompt.said != f"Reflection:{source.completion}\n":  # blank, or another row's
+        teachers, own = written[row.task, row.seed, row.step, row.negative]
+        if row.prompt.said != f"Reflection:{teachers}\n":  # blank, or another row's
             assert shown == row
             continue
-        [own] = team.reflector(None).write([source.prompt], [0.0])
-        assert shown == replace(row, prompt=replace(row.prompt, said=f"Reflection: {own.text}".strip() + "\n"))
+        assert shown == replace(row, prompt=replace(row.prompt, said=f"Reflection: {own}".strip() + "\n"))
         exchanged += shown != row
     assert exchanged > 50
     half = with_own_reflections(
-        recipe.model_copy(
-            update={
-                "sft": recipe.sft.model_copy(
-                    update={"policy": recipe.sft.policy.model_copy(update={"own_reflections": 0.5})}
-                )
-            }
-        ),
-        run,
-        before,
-        team,
+        small_recipe("data.reflection_dropout=0.3", "sft.policy.own_reflections=0.5"), run, before
     )
     assert 0.3 < sum(a != b for a, b in zip(before, half, strict=True)) / exchanged < 0.7
+
+
+def test_a_policy_that_reads_its_own_reflector_is_not_trained_before_it(tmp_path):
+    recipe = small_recipe("sft.policy.own_reflections=1.0")
+    run_stages(recipe, tmp_path / "run", ["gen-data"])
+    with pytest.raises(InvalidInput, match="fine-tune the reflector first"):
+        run_stages(recipe, tmp_path / "run", ["sft"], sft_players=["policy"])
 
 
 # ---- several processes -----------------------------------------------------------------------------------------------
