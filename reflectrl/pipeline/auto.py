@@ -205,6 +205,9 @@ WARMUP = 100
 """Steps in which the learning rate of fine-tuning rises."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
 """Fine-tuning ends once its held-out loss hardly falls."""
+TRUSTING = 1.0
+"""Fraction of the policy's rows that show its own reflector's words. On sokoban of the suite, with a reflector that is
+right in half of new states, success after fine-tuning was 16 % in place of 9."""
 _SFT = {"learning_rate": 1e-3, "max_grad_norm": 1.0, "weight_decay": 1.0}
 """Fine-tuning of a model with random weights; pretrained ones keep the defaults of the section. Weight decay of 1 in
 place of 0.001 brought the held-out loss of the reflectors of the suite's tic_tac_toe and sokoban from 0.31 and 0.31 to
@@ -355,7 +358,9 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
                 yield Chosen(f"sft.{player}.{key}", suited, "suits a model with random weights")
         yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
         if recipe.players.reflector.player == "local":
-            yield Chosen("sft.policy.own_reflections", 1.0, "the policy learns how far to trust what it reads at play")
+            yield Chosen(
+                "sft.policy.own_reflections", TRUSTING, "the policy learns how far to trust what it reads at play"
+            )
     if recipe.rlft is None:
         return
     if recipe.model.name == BUILTIN:
