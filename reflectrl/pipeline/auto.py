@@ -105,12 +105,14 @@ class Survey:
     def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
         """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here.
 
-        Where prompts show past states, episodes are repeated until they fill what is shown: later ones may be longer.
+        Where prompts show past states, the episodes with the longest states are also read as if they were repeated
+        until they fill what is shown: later episodes may be longer than those seen here.
         """
         played = [*self.at_random, *self.taught]
         if layout.recent.show == "transitions":
             filled = layout.recent.steps + 1
-            played = [replace(each, turns=each.turns * math.ceil(filled / len(each.turns))) for each in played]
+            wordy = sorted(played, key=lambda each: max(len(turn.observation.text) for turn in each.turns))[-WORDY:]
+            played += [replace(each, turns=each.turns * math.ceil(filled / len(each.turns))) for each in wordy]
         shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
         shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
         said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
@@ -184,9 +186,11 @@ SHAPES = {0: {"layers": 2, "width": 64, "heads": 2}, 60: {"layers": 4, "width": 
 suite, takes 3.5 times as long as one of the first, and its reflector is right in 76 instead of 72 % after 1,500."""
 VOCABULARY = 1000
 """Size of the builtin model's vocabulary at most."""
+WORDY = 4
+"""Number of episodes that are read as if they were as long as prompts can show."""
 PRIVILEGED = 0.1
-"""Fraction, of the states met with equal pasts in several tasks, in which the expert acts differently among them, from
-which nobody reflects."""
+"""Maximum ``Ambiguity.privileged`` at which an expert teaches a reflector: beyond it, reflections would claim to know
+what no player can."""
 MEMORY = 0.02
 """Fraction of states that need a memory from which prompts show past states."""
 REMEMBERED = 2000
@@ -204,7 +208,7 @@ BATCH_TOKENS = 16384
 WARMUP = 100
 """Steps in which the learning rate of fine-tuning rises."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
-"""Fine-tuning ends once its held-out loss hardly falls."""
+"""Fine-tuning ends once held-out rows hardly improve."""
 TRUSTING = 1.0
 """Fraction of the policy's rows that show its own reflector's words. On sokoban of the suite, with a reflector that is
 right in half of new states, success after fine-tuning was 16 % in place of 9."""
@@ -348,7 +352,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):
             for key, count in _SFT_ENDS.items():
-                yield Chosen(f"sft.{player}.{key}", count, "ends where the held-out loss hardly falls")
+                yield Chosen(f"sft.{player}.{key}", count, "ends where held-out rows hardly improve")
     if recipe.model.name == BUILTIN and recipe.sft.enabled:
         rows = min(max(2 ** int(math.log2(BATCH_TOKENS / recipe.model.max_length)), 8), 32)
         for player in ("reflector", "policy"):

@@ -108,13 +108,14 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
 
     """
     folder = run / wanted_players(recipe)[player]
-    if player == "policy" and recipe.sft.policy.own_reflections and not (run / REFLECTOR).is_dir():
-        raise InvalidInput(
-            f"sft.policy.own_reflections={recipe.sft.policy.own_reflections:g}, but {run / REFLECTOR} is not trained "
-            "yet; fine-tune the reflector first, or both players with one command."
-        )
     checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
+        own = recipe.sft.policy.own_reflections if player == "policy" else 0.0
+        if own and not (run / REFLECTOR).is_dir():
+            raise InvalidInput(
+                f"sft.policy.own_reflections={own:g}, but {run / REFLECTOR} is not trained yet; fine-tune the "
+                "reflector first, or both players with one command."
+            )
         _train(recipe, run, player, advance, folder, checkpoints)
     shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
 

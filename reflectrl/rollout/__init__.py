@@ -1,4 +1,4 @@
-"""Rollouts of episodes with any players, and their records and metrics."""
+"""Rollouts of episodes with any players, in this process or in workers, and their records and metrics."""
 
 from reflectrl.rollout.loop import Episode, begin_ahead, rollout
 from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval

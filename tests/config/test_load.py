@@ -404,6 +404,11 @@ BESIDE = [
     ("rap/nano", "players.memory.weights.key=0", "memory.key: it is compared with players.memory.weights.key=0"),
     ("rap/nano", "players.memory={key: action, steps: 2, action_steps: 3}", "steps: players.memory.action_steps takes"),
     ("auto_explore/nano", "env.options.dataset=runs/other/dataset", "the section dataset makes; remove one of the two"),
+    (
+        "dangerous_taxi/nano_own_reflections",
+        "players.reflector.player=expert",
+        "own_reflections: .* players.reflector.player=expert has none",
+    ),
     ("number_line/nano", "eval.trials={begin_with: teacher}", "begin_with: .*the recipe has none; add eval.memory"),
 ]
 

@@ -47,6 +47,8 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
         assert kept.budget.chosen[key]
     assert (kept.rlft.update, kept.rlft.advantage) == (PPO(), GAE())
     assert kept.model.max_length < 1024
+    assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
+    assert kept.sft.policy.own_reflections == 1.0
 
 
 def test_what_a_recipe_states_stays_as_it_says(trained):
