@@ -12,6 +12,7 @@ from pydantic import Field
 from reflectrl.config.advantage import GAE, Advantage, StepGroup, ValueHead
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
+from reflectrl.core.text import counted
 from reflectrl.prompts.format import ActionMode
 
 ENTROPY_RATE = 0.1
@@ -380,6 +381,25 @@ class RLFTSettings:
         done = min(1.0, progress)
         fallen = (1 - math.cos(math.pi * done)) / 2 if self.learning_rate_schedule == "cosine" else done
         return 1 - (1 - self.learning_rate_end) * fallen
+
+
+UNIT = (0.2, 5.0)
+"""Standard deviations of returns between which rewards need no scaling."""
+
+
+def suited(horizon: int, return_spread: float) -> dict[str, tuple[Any, str]]:
+    """Return settings that suit an environment and their reasons, by their names in ``RLFTSettings``.
+
+    Args:
+        horizon: maximum number of steps of an episode.
+        return_spread: standard deviation of the returns of episodes.
+
+    """
+    discount = round(1 - 1 / min(max(2 * horizon, 20), 200), 4)
+    chosen: dict[str, tuple[Any, str]] = {"gamma": (discount, f"episodes have up to {counted(horizon, 'step')}")}
+    if not UNIT[0] < return_spread < UNIT[1]:
+        chosen["normalize_rewards"] = True, f"returns have a standard deviation of {return_spread:.2g}"
+    return chosen
 
 
 @settings()

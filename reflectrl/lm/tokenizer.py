@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -26,14 +27,21 @@ PIECES = {
 """Pieces of text, never merged with each other; everything else (grid cells, digits) is one character."""
 
 
+CORPUS = 10_000_000
+"""Number of characters that a tokenizer is trained on at most, about; texts are drawn from a larger corpus. Training
+reads two million in a second."""
+
+
 def train_tokenizer(
-    corpus: Iterable[str], labels: Sequence[str], *, pieces: str, vocabulary: int, max_length: int
+    corpus: Sequence[str], labels: Sequence[str], *, pieces: str, vocabulary: int, max_length: int
 ) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer of at most ``vocabulary`` tokens for ``corpus``; every label is one token.
 
     ``pieces`` is a key of ``PIECES``. Any text survives ``decode(encode(text))``; equal corpora give equal tokenizers.
     """
     long_labels = [label for label in labels if len(label) > 1]
+    if (size := sum(map(len, corpus))) > CORPUS:
+        corpus = random.Random(0).sample(corpus, len(corpus) * CORPUS // size)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -150,6 +150,8 @@ def fine_tune(
     checkpoints: Path,
     on_step: Callable[[int, int, float], None],
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
+    *,
+    check_lengths: bool = True,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
     rows = training_rows(recipe, run, player)
@@ -165,7 +167,8 @@ def fine_tune(
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
-    check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
+    if check_lengths:
+        check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
     warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 

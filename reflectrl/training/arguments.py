@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import pstdev
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,9 +15,10 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode
+from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode, suited
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
+from reflectrl.core.seeds import derive_seed
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, load_model, new_model
@@ -31,11 +35,34 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import ActionMode
 from reflectrl.prompts.players import Player
+from reflectrl.rollout import Episode, rollout
+from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.table import Seat, check_roles
 from reflectrl.training.config import ReflectRLConfig
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
+
+
+SURVEYED = 48
+"""Number of random episodes from which arguments are chosen."""
+
+
+def suited_args(env: Env) -> ReflectRLConfig:
+    """Return the arguments of a training without any: those that ``budget`` chooses in a recipe, from random episodes.
+
+    Raises:
+        EnvFailed: the environment raised, or returned what the protocol forbids.
+
+    """
+    made = make_envs(env, {}, 1)
+    with contextlib.closing(made[0]) as probe:
+        tasks, rng = probe.split_tasks("train"), random.Random(derive_seed(ReflectRLConfig.seed, "survey"))
+        episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(SURVEYED)]
+        played = rollout([probe], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())
+        spread = pstdev(each.episode_return for each in played)
+        chosen = suited(probe.horizon, spread)
+    return ReflectRLConfig(**{key: value for key, (value, _) in chosen.items()})
 
 
 def accelerator_for(args: ReflectRLConfig) -> Accelerator:

@@ -43,6 +43,7 @@ from reflectrl.training.arguments import (
     frozen_reflector,
     language_model,
     layout_and_labels,
+    suited_args,
     trainable_policy,
 )
 from reflectrl.training.batch import (
@@ -101,7 +102,8 @@ class ReflectRLTrainer:
 
     Args:
         model: name or folder of a causal language model, or a model object of transformers or peft.
-        args: settings of the run; the defaults of ``ReflectRLConfig`` if absent.
+        args: settings of the run; if absent, those of ``ReflectRLConfig`` with the discount and the scale of rewards
+            that suit random episodes of ``env``.
         processing_class: the tokenizer, or the processor of an image-text model; required unless ``model`` is a name.
         env: registered name of an environment, or its class, or a function that takes its options. Environments are
             made with the options of each stage, and closed when the stage ends.
@@ -138,7 +140,7 @@ class ReflectRLTrainer:
         stop: Stop | None = None,
         failures: Path | None = None,
     ) -> None:
-        self.args = args = args or ReflectRLConfig()
+        self.args = args = args or suited_args(env)
         self.accelerator = accelerator_for(args)
         processes = self.accelerator.num_processes
         layout, labels = layout_and_labels(env, args.stages, layout, labels)

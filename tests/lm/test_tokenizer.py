@@ -5,6 +5,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
+from reflectrl.lm.tokenizer import CORPUS as CORPUS_SIZE
 from reflectrl.lm.tokenizer import add_label_tokens, label_ids, train_tokenizer
 from reflectrl.prompts import labels
 from reflectrl.prompts.format import ACTION_CUE
@@ -29,6 +30,14 @@ def test_phrases_of_the_corpus_are_single_tokens_and_grid_cells_stay_apart():
     assert len(pieces(tokenizer, ". move south\n")) == 1
     assert len(pieces(tokenizer, " Taxi at row")) == 1
     assert len(pieces(tokenizer, "|T: :P|")) == 7
+
+
+@pytest.mark.slow
+def test_a_tokenizer_is_trained_on_a_part_of_a_corpus_that_would_take_minutes():
+    words = [f"w{'abcde'[number // 5]}{'abcde'[number % 5]}\n" for number in range(25)]
+    corpus = [word * (CORPUS_SIZE // 10 // len(word)) for word in words]
+    tokenizer = train_tokenizer(corpus, NUMBERS, pieces="phrases", vocabulary=400, max_length=64)
+    assert sum(len(pieces(tokenizer, word)) == 1 for word in words) == 10
 
 
 def test_words_are_the_same_token_everywhere():

@@ -3,17 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiny import gpt2
+from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config, run
 
 from reflectrl.config.advantage import GAE, ValueHead
 from reflectrl.config.training import PPO, EntropyTarget, Stage, Term, Terms, Validation
 from reflectrl.core import InvalidInput
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.adapters import add_lora
 from reflectrl.lm.section import LoraSection
 from reflectrl.prompts import PromptFormat
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat
+from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.rlft import ReflectRLTrainer
 
 
 @pytest.mark.parametrize(
@@ -124,3 +127,19 @@ def test_writing_policies_play_in_the_precision_they_train_in(tmp_path):
             max_completion_length=8,
             bf16=True,
         )
+
+
+class Paid(NumberLine):
+    """Returns in the thousands."""
+
+    def act(self, action):
+        outcome = super().act(action)
+        return replace(outcome, reward=1000 * outcome.reward)
+
+
+def test_a_trainer_without_arguments_takes_those_that_suit_its_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for env, scaled in ((NumberLine, False), (Paid, True)):
+        args = ReflectRLTrainer(gpt2(n_positions=1024), processing_class=tokenizer(), env=env, layout=LAYOUT, labels=LABELS).args
+        assert (args.gamma, args.normalize_rewards) == (0.95, scaled)
+        assert replace(args, gamma=1.0, normalize_rewards=False) == ReflectRLConfig()
