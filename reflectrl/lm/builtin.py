@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import nn
 from transformers import (
     CLIPVisionConfig,
     GPT2Config,
@@ -26,6 +27,8 @@ from reflectrl.lm.section import BuiltinSection, ModelSection
 from reflectrl.lm.seeding import seeded
 from reflectrl.lm.tokenizer import train_tokenizer
 
+LOGITS = 0.16
+"""Standard deviation of the logits of a new model: a policy begins nearly uniform."""
 IMAGE = "<image>"
 """Token of an image in the LLaVA's vocabulary."""
 
@@ -63,6 +66,8 @@ def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length:
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
+        initializer_range=shape.width
+        ** -0.5,  # GPT-2's 0.02 suits a width of 768; in 64, attention hardly begins to learn
         activation_function="relu",  # a fifth of the step time of GPT-2's own at this size
         # dropout would make the probabilities that sampling and training see differ
         resid_pdrop=0.0,
@@ -72,7 +77,9 @@ def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
+    model = GPT2LMHeadModel(config)
+    nn.init.constant_(model.transformer.ln_f.weight, LOGITS)
+    return LanguageModel(model, tokenizer)
 
 
 def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:

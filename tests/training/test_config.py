@@ -140,6 +140,8 @@ class Paid(NumberLine):
 def test_a_trainer_without_arguments_takes_those_that_suit_its_environment(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for env, scaled in ((NumberLine, False), (Paid, True)):
-        args = ReflectRLTrainer(gpt2(n_positions=1024), processing_class=tokenizer(), env=env, layout=LAYOUT, labels=LABELS).args
+        args = ReflectRLTrainer(
+            gpt2(n_positions=1024), processing_class=tokenizer(), env=env, layout=LAYOUT, labels=LABELS
+        ).args
         assert (args.gamma, args.normalize_rewards) == (0.95, scaled)
         assert replace(args, gamma=1.0, normalize_rewards=False) == ReflectRLConfig()
