@@ -59,3 +59,6 @@ class NoteSearch(NatLangEnv):
         if self.at == self.room:
             return f"search the {self.place}"
         return ON if self.at < self.room else BACK
+
+    def reflection(self, previous: str | None = None) -> str:  # noqa: ARG002 - the same words, so that they are carried
+        return f"The ring is in the {ROOMS[self.room]}, {self.place}. Next: {self.expert()}."

@@ -5,10 +5,10 @@ So everything runs offline, through the same code that loads any other model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import nn
 from transformers import (
     CLIPVisionConfig,
     GPT2Config,
@@ -27,8 +27,9 @@ from reflectrl.lm.section import BuiltinSection, ModelSection
 from reflectrl.lm.seeding import seeded
 from reflectrl.lm.tokenizer import train_tokenizer
 
-LOGITS = 0.16
-"""Standard deviation of the logits of a new model: a policy begins nearly uniform."""
+GPT2_SPREAD, GPT2_WIDTH = 0.02, 768
+"""Standard deviation of GPT-2's initial weights, and the width that it suits. In prompts of 190 tokens (catalogue of the
+suite), a model 64 wide that began with 0.02 did not attend to the order within 1,500 steps, and with 0.08 within 250."""
 IMAGE = "<image>"
 """Token of an image in the LLaVA's vocabulary."""
 
@@ -66,8 +67,7 @@ def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length:
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
-        initializer_range=shape.width
-        ** -0.5,  # GPT-2's 0.02 suits a width of 768; in 64, attention hardly begins to learn
+        initializer_range=GPT2_SPREAD * math.sqrt(GPT2_WIDTH / shape.width),
         activation_function="relu",  # a fifth of the step time of GPT-2's own at this size
         # dropout would make the probabilities that sampling and training see differ
         resid_pdrop=0.0,
@@ -77,9 +77,7 @@ def _gpt2(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = GPT2LMHeadModel(config)
-    nn.init.constant_(model.transformer.ln_f.weight, LOGITS)
-    return LanguageModel(model, tokenizer)
+    return LanguageModel(GPT2LMHeadModel(config), tokenizer)
 
 
 def _llava(shape: BuiltinSection, tokenizer: PreTrainedTokenizerBase, max_length: int) -> LanguageModel:
