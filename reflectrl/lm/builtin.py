@@ -28,8 +28,9 @@ from reflectrl.lm.seeding import seeded
 from reflectrl.lm.tokenizer import train_tokenizer
 
 GPT2_SPREAD, GPT2_WIDTH = 0.02, 768
-"""Standard deviation of GPT-2's initial weights, and the width that it suits. In prompts of 190 tokens (catalogue of the
-suite), a model 64 wide that began with 0.02 did not attend to the order within 1,500 steps, and with 0.08 within 250."""
+"""Standard deviation of GPT-2's initial weights, and the width that it suits. In prompts of 190 tokens (the suite's
+catalogue), a model 64 wide did not learn to attend to the order within 1,500 steps from 0.02, and within 250 from 0.08.
+"""
 IMAGE = "<image>"
 """Token of an image in the LLaVA's vocabulary."""
 
