@@ -360,8 +360,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         for player in ("reflector", "policy"):
             for key in ("batch_size", "micro_batch_size"):
                 yield Chosen(f"sft.{player}.{key}", rows, f"prompts have up to {recipe.model.max_length} tokens")
-            for key, suited in _SFT.items():
-                yield Chosen(f"sft.{player}.{key}", suited, "suits a model with random weights")
+            for key, value in _SFT.items():
+                yield Chosen(f"sft.{player}.{key}", value, "suits a model with random weights")
         yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
         if recipe.players.reflector.player == "local":
             yield Chosen(
