@@ -21,6 +21,7 @@ from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.training import suited
 from reflectrl.core import Trajectory
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.check import Ambiguity, ambiguous_states
