@@ -1,7 +1,7 @@
 """Compare the ALFWorld engine with the stock TextWorld stack: the ALFWorld table of ``benchmarks/results/engine.md``.
 
-    python benchmarks/alfworld_engine.py                          # some minutes, rewrites the table
-    python benchmarks/alfworld_engine.py --games 6 --episodes 60  # a quick look, on stdout
+    python benchmarks/alfworld_engine.py            # some minutes, rewrites the table
+    python benchmarks/alfworld_engine.py --games 6  # a quick look, on stdout
 
 Both play the same games with the same commands, alternating in one process. Processor time is measured, so other load
 on the machine does not favour either. Every text and every list of commands is compared too; the first difference ends
@@ -20,22 +20,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from arms import ENGINE, made_by, publish, table
 
-from reflectrl.core import Task, WorkFailed
-from reflectrl.envs.alfworld import AlfWorld
+from reflectrl.core import WorkFailed
 from reflectrl.envs.alfworld.engine import Engine, Reply
 from reflectrl.envs.alfworld.games import FAMILIES, Game, make_games
 from reflectrl.envs.alfworld.translation import packed_translation
 
 GAMES, REPEATS, STEPS = 24, 2, 15
 """Number of games in the race, repeats of each game, and commands per repeat."""
-EPISODES, DIFFERENT = 1000, 100
-"""Number of episodes of the memory test, and of different games: each is played once between two samples."""
 
 FIRST = "a game for the first time on a machine: load and reset"
 LATER = "a game that another process has translated: load and reset"
@@ -50,16 +46,6 @@ class Times:
 
     stock: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     ours: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-
-
-@dataclass(frozen=True)
-class Look:
-    """Resources of the process after some episodes."""
-
-    episodes: int
-    megabytes: float
-    processes: int
-    files: int
 
 
 @contextmanager
@@ -141,65 +127,13 @@ def compare(game: Game, command: str, reply: Reply, state: Any) -> None:
         raise WorkFailed(f"{game.name} after {command!r}: the stock stack says {stock!r}, ours {ours!r}.")
 
 
-def watch_environment(env: AlfWorld, tasks: Sequence[Task], steps: int) -> Times:
-    """Time the operations that the stock stack lacks or needs a planner for: the expert, and restoring a state."""
-    times, rng = Times(), random.Random(0)
-    for task in tasks:
-        env.reset(options={"task": task})
-        for _ in range(steps):
-            timed(times.ours["the expert's command"], env.expert)
-            here = timed(times.ours["a snapshot"], env.snapshot)
-            env.step(rng.choice(env.observation.actions))
-            timed(times.ours["back to it"], partial(env.restore, here))
-            if env.step(rng.choice(env.observation.actions))[2]:
-                break
-    return times
-
-
-def watch_memory(env: AlfWorld, tasks: Sequence[Task], episodes: int, every: int) -> Iterator[Look]:
-    """Play random episodes, and yield the resources before the first and after every ``every`` episodes.
-
-    Each episode is a reset to the next game and 5 to 15 random steps.
-    """
-    rng = random.Random(0)
-    yield look(0)
-    for episode in range(1, episodes + 1):
-        env.reset(options={"task": tasks[episode % len(tasks)]})
-        for _ in range(rng.randint(5, 15)):
-            _, _, terminated, truncated, _ = env.step(rng.choice(env.observation.actions))
-            if terminated or truncated:
-                break
-        if episode % every == 0:
-            yield look(episode)
-
-
-def look(episodes: int) -> Look:
-    """Return the resources of this process and its children, from ``/proc``."""
-    me = Path("/proc/self")
-    children = [child for task in me.glob("task/*/children") for child in task.read_text(encoding="ascii").split()]
-    counts = (Path(f"/proc/{id}/statm").read_text(encoding="ascii").split() for id in ("self", *children))
-    megabytes = sum(int(resident) for _, resident, *_ in counts) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return Look(episodes, megabytes, 1 + len(children), len(list((me / "fd").iterdir())))
-
-
-def report(race: Times, own: Times, looks: Sequence[Look], games: int) -> str:
-    """Print what the environment adds and how memory grows, and return the table of both engines."""
+def report(times: Times) -> str:
+    """Return the table of both engines."""
     lines = [
-        [what, thousandths(race.stock[what]), thousandths(race.ours[what]), faster(race, what)]
+        [what, thousandths(times.stock[what]), thousandths(times.ours[what]), faster(times, what)]
         for what in (FIRST, LATER, NEXT, SAME, STEP)
     ]
-    own_lines = [[what, thousandths(seconds)] for what, seconds in own.ours.items()]
-    heads = ["processor milliseconds: median (middle half)", "stock", "ours", "times as fast"]
-    megabytes = ", ".join(f"{now.megabytes:.0f}" for now in looks)
-    first, second, *_, last = looks
-    print(
-        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process and in turns, {games} games:\n"
-        f"after each of {len(race.ours[STEP]):,} random steps both said the same and offered the same commands.\n\n"
-        f"{table(['what the environment adds', 'ms'], own_lines)}\n\n"
-        f"Resident megabytes before {last.episodes:,} episodes and after each {second.episodes}: {megabytes}.\n"
-        f"Processes: {first.processes} before and {last.processes} after; open files: {first.files} and {last.files}.\n"
-    )
-    return f"{table(heads, lines)}\n"
+    return table(["processor milliseconds: median (middle half)", "stock", "ours", "times as fast"], lines)
 
 
 def thousandths(seconds: Sequence[float]) -> str:
@@ -219,21 +153,16 @@ def number(value: float) -> str:
 
 
 def main() -> None:
-    """Measure both engines and memory, then write the table."""
+    """Race both engines, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=GAMES, help=f"of the race, in turn of {len(FAMILIES)} families")
-    parser.add_argument("--episodes", type=int, default=EPISODES)
-    arguments = parser.parse_args()
-    times = race(make_games("all", "train", arguments.games), REPEATS, STEPS)
-    env = AlfWorld("alfworld:all", count=DIFFERENT)
-    tasks = env.tasks("train")
-    own = watch_environment(env, tasks[: arguments.games], STEPS)
-    every = min(DIFFERENT, max(1, arguments.episodes // 10))
-    looks = list(watch_memory(env, tasks, arguments.episodes, every))
-    text = report(times, own, looks, arguments.games)
-    print(text)
-    if (arguments.games, arguments.episodes) == (GAMES, EPISODES):
-        publish(ENGINE, "alfworld_engine", text)
+    games = parser.parse_args().games
+    text = report(race(make_games("all", "train", games), REPEATS, STEPS))
+    print(
+        f"{made_by('python benchmarks/alfworld_engine.py')}, both in one process and in turns, {games} games\n\n{text}"
+    )
+    if games == GAMES:
+        publish(ENGINE, "alfworld_engine", f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from statistics import linear_regression
+from statistics import linear_regression, median
 
 import torch
 from arms import ENGINE, made_by, publish, publish_rows, table
@@ -108,7 +108,7 @@ def environment(shape: str, env: str, sizes: Sequence[int]) -> list[list[str]]:
             for size in sizes:
                 calls |= ours(f"{name}/{size}", cases[menu].episodes[:size], *players)
         times = race({name: work.call for name, work in calls.items()}, cases["last"].rounds, warm_up=False)
-    cost = {name: times[name].seconds / work.steps for name, work in calls.items()}
+    cost = {name: median(times[name]) / work.steps for name, work in calls.items()}
 
     def cell(side: str) -> str:
         seconds, plain = (sum(cost[f"{each} {part}"] for part in PARTS) for each in (side, "plain"))
@@ -167,7 +167,7 @@ def cache() -> str:
             times = race(
                 {name: InTurn(partial(asks, side), fresh) for name, side in sides.items()}, rounds, warm_up=False
             )
-            seconds = [f"{times[name].seconds:.3g}" for name in sides]
+            seconds = [f"{median(times[name]):.3g}" for name in sides]
             faster = [f"**{times_as_fast(times, 'ours', name):.1f}**" for name in ("1 at a time", "16 at a time")]
             hits = 1 - (ours.written - written) / (ours.asked - asked)
             lines.append([str(seen), f"{hits:.0%}", *seconds, *faster])
@@ -238,7 +238,7 @@ def horizon() -> str:
             ours = partial(iteration, policy(who), reflector(who, 1.0), partial(tree_update, who, optimizer), episodes)
             times = race({"plain": plain, "ours": ours}, 3, warm_up=steps == lengths[0])
             for name, each in seconds.items():
-                each.append(times[name].seconds)
+                each.append(median(times[name]))
     lines = [
         [name, *(f"{value:.3g}" for value in each), f"**{exponent(lengths, each):.2f}**"]
         for name, each in seconds.items()

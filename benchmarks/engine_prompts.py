@@ -1,7 +1,5 @@
 """Real prompts of three environments for the engine's benchmarks, made without downloads, and models that read them.
 
-    python benchmarks/engine_prompts.py  # how long the prompts are, and what share of their tokens is new
-
 The prompts are those of an expert that sometimes errs, in the layout of a recipe, with the expert's reflections.
 Nothing is downloaded: GPT-2's tokenizer is replaced by one that is trained on the prompts, and its weights by random
 ones. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
@@ -9,20 +7,17 @@ ones. ALFWorld needs its extra: pip install 'reflectrl[alfworld]'.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count, islice, pairwise, product
+from itertools import count, islice, pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
-from arms import table
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PretrainedConfig, PreTrainedTokenizerBase
 
@@ -50,7 +45,6 @@ from reflectrl.seats.table import reflecting, view
 from reflectrl.training.batch import StepSample, step_samples
 
 ENVS = ("dangerous_taxi", "auto_explore", "alfworld")
-PAPER, NANO = ([f"{env}/{size}" for env in ENVS] for size in ("paper", "nano"))
 OFFLINE = {
     # the paper's twelve repositories and the chat model that asks about them would need a network
     "auto_explore/paper": (
@@ -70,8 +64,8 @@ SMOLLM2: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 """Configuration of SmolLM2-135M's shape."""
-EPISODES = 16
-"""Episodes of each row of the table."""
+
+
 TRIES = 100
 """Maximum number of episodes played for each one that is wanted, because some are too short."""
 
@@ -256,9 +250,9 @@ def corpus(episodes: Iterable[Iterable[Step]]) -> list[str]:
     return [policy for policy, _ in read] + [asked for policy, asked in read if not policy.startswith(asked)]
 
 
-def ends(vocabulary: int, eos: int, share: float = 0.03, seed: int = 0) -> tuple[int, ...]:
-    """Return token ids that end a reply, enough for a random model to end one after about ``1 / share`` tokens."""
-    drawn = random.Random(f"{seed} ends").sample(range(vocabulary), round(share * vocabulary))
+def ends(vocabulary: int, eos: int) -> tuple[int, ...]:
+    """Return token ids that end a reply, enough for a random model to end one after about 33 tokens."""
+    drawn = random.Random("0 ends").sample(range(vocabulary), round(0.03 * vocabulary))
     return tuple(sorted({eos, *drawn}))
 
 
@@ -286,73 +280,7 @@ def made_up_actions(episodes: Iterable[Iterable[Step]], number: int) -> list[str
     return list(dict.fromkeys([*real, *islice(made_up, number + len(real))]))[:number]
 
 
-# ---- lengths ---------------------------------------------------------------------------------------------------------
-
-
 def new_tokens(rows: Iterable[Sequence[int]]) -> int:
     """Return the number of tokens in the prefix tree over ``rows``: those to compute if no prefix is computed twice."""
     ordered = [(), *sorted(tuple(row) for row in rows)]
     return sum(len(row) - len(os.path.commonprefix([last, row])) for last, row in pairwise(ordered))
-
-
-def lengths(scene: Scene, reader: Reader, episodes: Sequence[Sequence[Step]]) -> list[str]:
-    """Return one row of the table."""
-    said = [[reader.encoder.tokens(step.reflector.prompt) for step in episode] for episode in episodes]
-    read = [[reader.encoder.tokens(step.policy.prompt) for step in episode] for episode in episodes]
-
-    def share(trees: Iterable[Iterable[Sequence[int]]], rows: Sequence[Sequence[Sequence[int]]]) -> str:
-        return f"{100 * sum(map(new_tokens, trees)) / sum(len(row) for episode in rows for row in episode):.0f}"
-
-    def mean(rows: Sequence[Sequence[Sequence[int]]]) -> str:
-        return f"{fmean(len(row) for episode in rows for row in episode):.0f}"
-
-    def all_of(rows: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
-        return [[row for episode in rows for row in episode]]
-
-    return [
-        scene.recipe.name,
-        scene.layout.menu,
-        f"{fmean(map(len, episodes)):.1f}",
-        mean(said),
-        mean(read),
-        str(max(len(row) for episode in read for row in episode)),
-        f"{fmean(len(step.policy.menu.actions) for episode in episodes for step in episode):.0f}",
-        share(said, said),
-        share(all_of(said), said),
-        share(read, read),
-        share(all_of(read), read),
-    ]
-
-
-HEADS = (
-    "recipe",
-    "`prompt.menu`",
-    "steps an episode",
-    "tokens, reflector",
-    "tokens, policy",
-    "longest",
-    "menu",
-    "new %, reflector, in an episode",
-    "new %, reflector, in all",
-    "new %, policy, in an episode",
-    "new %, policy, in all",
-)
-
-
-def main() -> None:
-    """Play the recipes, count tokens, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=EPISODES)
-    arguments = parser.parse_args()
-    lines = []
-    for name, place in product((*PAPER, *NANO), ("last", "first")):
-        with set_up(name, [f"prompt.menu={place}"]) as scene:
-            episodes = scene.steps(scene.play(arguments.episodes))
-            small = {"n_layer": 1, "n_embd": 8, "n_head": 1}  # lengths depend on the tokenizer, not on the shape
-            reader = gpt2_small(scene, episodes, **small) if name in PAPER else nano(scene, episodes)
-            lines.append(lengths(scene, reader, episodes))
-    print(table(HEADS, lines))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -83,13 +83,13 @@ class Case:
         """Samples of all episodes."""
         return [step.sample for episode in self.episodes for step in episode]
 
-    def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> dict[str, Times]:
+    def race(self, contenders: dict[str, Call], heavy_rounds: int = 3) -> Times:
         """Time the contenders in turn: seven rounds after a warm-up, or ``heavy_rounds`` if a call is heavy."""
         return race(contenders, heavy_rounds if self.heavy else 2 if effort.quick else 7, warm_up=not self.heavy)
 
-    def line(self, times: dict[str, Times], *words: str) -> list[str]:
+    def line(self, times: Times, *words: str) -> list[str]:
         """Return a row of a table: the case, the median seconds of both sides, and their ratio."""
-        seconds = (f"{times[name].seconds:.3g}" for name in ("plain", "ours"))
+        seconds = (f"{median(times[name]):.3g}" for name in ("plain", "ours"))
         return [self.env, self.shape, *words, *seconds, f"**{times_as_fast(times, 'ours', 'plain'):.1f}**"]
 
 
@@ -109,17 +109,6 @@ def computing(who: Reader, compute: Precision, *, frozen: bool = False) -> Reade
     adopt_kernels(own, section)
     round_frozen(own, section)
     return replace(who, model=own)
-
-
-def cases(many: int, few: int, shapes: Sequence[str] = SHAPES, envs: Sequence[str] = ENVS) -> Iterator[Case]:
-    """Yield the cases of all shapes and environments: ``many`` episodes for the small model, ``few`` for large ones."""
-    for shape, env in itertools.product(shapes, envs):
-        with set_up(recipe(shape, env)) as scene:
-            if shape == SHAPES[0]:
-                episodes = scene.steps(scene.play(many))
-            else:
-                episodes = scene.steps(scene.play(few, steps=STEPS[env]))
-            yield Case(env, shape, scene, episodes, reader(shape, scene, episodes))
 
 
 def recipe(shape: str, env: str) -> str:
@@ -188,13 +177,6 @@ def acts(player: Policy, calls: Sequence[Sequence[Step]]) -> None:
         player.act([step.policy for step in steps], [0.5] * len(steps))
     if isinstance(player, LMPolicy):
         player.forget()
-
-
-def reflects(player: Player, calls: Sequence[Sequence[Step]]) -> None:
-    """Reflect at each step, starting with an empty cache."""
-    if isinstance(player, LMReflector):
-        player.clear()
-    asks(player, calls)
 
 
 class Repeater(Sampler):

@@ -36,8 +36,9 @@ from learning import sitting
 from plain import PlainPolicy, bucketed_update, plain_update
 from siblings import Table, record, record_of, results
 from studies import GPU_STUDIES, STUDIES
-from timing import Call, clocked, flop_counter, matmul
+from timing import Call
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
 from reflectrl.lm.head import add_choice_head
@@ -179,13 +180,12 @@ def tests() -> Iterator[str]:
 def seconds_of(call: Call) -> float:
     """Return the mean seconds of one call among many."""
     times = 5 if effort.quick else 50
-
-    def calls() -> None:
+    for _ in range(2):  # the first time is a warm-up
+        start = clock()
         for _ in range(times):
             call()
-
-    clocked(calls)
-    return clocked(calls)[0] / times
+        seconds = (clock() - start) / times
+    return seconds
 
 
 def model(name: str) -> Iterator[str]:
@@ -238,9 +238,9 @@ def speeds(side: Side, base: Any, taken: Mapping[str, float], passes: Mapping[st
 
     """
     wide = 256 if effort.quick else 8192
-    product, work = matmul(wide, wide, wide, device=DEVICE, dtype=torch.bfloat16)
-    peak = work / seconds_of(product)
-    with flop_counter() as counter:
+    square = torch.rand(wide, wide, device=DEVICE, dtype=torch.bfloat16)  # random: GPUs multiply zeros faster
+    peak = 2 * wide**3 / seconds_of(lambda: square @ square)
+    with FlopCounterMode(display=False) as counter:
         (operations,) = measured(side, counter.get_total_flops)
     weights = sum(weight.nbytes for weight in base.parameters())
     lines = []

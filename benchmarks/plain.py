@@ -4,8 +4,8 @@ It calls ``generate`` once per step, computes full-vocabulary logits, and proces
 It is short, but not slow on purpose: ``generate`` keeps key-value states while it writes, and prompts are tokenized
 once. Players use the same random draws as those of ``reflectrl.lm``, so both sides play the same episodes.
 
-There are stronger baselines too: padded batches of steps, batches of similar length under a token budget, and the head
-of choice rows (``action_distribution``).
+There is a stronger baseline too: batches of similar length under a token budget, and the head of choice rows
+(``action_distribution``).
 """
 
 from __future__ import annotations
@@ -101,43 +101,13 @@ class PlainPolicy:
         return decisions
 
 
-def score_actions(
-    model: Any, prompt_ids: Sequence[int], action_ids: Sequence[Sequence[int]], *, batch_size: int | None = None
-) -> Tensor:
-    """Return the (N,) mean log-probability of each action's tokens (action-prompt normalisation, SayCan and TWOSOME).
-
-    Args:
-        model: any causal language model.
-        prompt_ids: tokens of the prompt, without a menu.
-        action_ids: the tokens of each legal action.
-        batch_size: number of actions per forward pass; all of them by default.
-
-    """
-    longest = max(map(len, action_ids))
-    rows = [[*prompt_ids, *ids, *[ids[-1]] * (longest - len(ids))] for ids in action_ids]
-    size = batch_size or len(rows)
-    scores: list[Tensor] = []
-    for start in range(0, len(rows), size):
-        part = torch.tensor(rows[start : start + size], device=model.device)
-        # without logits_to_keep, the prompt's logits for a hundred actions would not fit into memory
-        logits = model(part, logits_to_keep=longest + 1, use_cache=False).logits[:, :-1].float()
-        words = part[:, -longest:]
-        logprobs = logits.gather(-1, words[..., None]).squeeze(-1) - logits.logsumexp(-1)
-        counts = torch.tensor([len(ids) for ids in action_ids[start : start + size]], device=model.device)
-        spoken = torch.arange(longest, device=model.device) < counts[:, None]
-        scores.append((logprobs * spoken).sum(-1) / counts)
-    return torch.cat(scores)
-
-
 class ScoringPolicy:
     """Policy that samples actions by the normalised probability of their words, without a menu in the prompt."""
 
-    def __init__(self, model: Any, tokenizer: Any, encoder: PromptEncoder, *, batch_size: int | None = None) -> None:
+    def __init__(self, model: Any, tokenizer: Any, encoder: PromptEncoder) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._encoder = encoder
-        self._batch_size = batch_size
-        self._tokens: dict[str, list[int]] = {}
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
@@ -146,15 +116,21 @@ class ScoringPolicy:
 
     def _decide(self, view: MenuView, draw: float) -> Decision:
         actions = view.menu.actions
-        ids = [self._action(action) for action in actions]
+        ids: list[list[int]] = self._tokenizer(list(actions))["input_ids"]
         asked = self._encoder.tokens(without_menu(view.prompt), reserve=max(map(len, ids)))
-        scores = score_actions(self._model, asked, ids, batch_size=self._batch_size)
-        return drawn(Categorical(logits=scores[None], validate_args=False), [actions], [draw])[0]
+        return drawn(Categorical(logits=self._scores(asked, ids)[None], validate_args=False), [actions], [draw])[0]
 
-    def _action(self, action: str) -> list[int]:
-        if action not in self._tokens:
-            self._tokens[action] = list(self._tokenizer(action)["input_ids"])
-        return self._tokens[action]
+    def _scores(self, prompt_ids: Sequence[int], action_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Return the (N,) mean log-probability of each action's tokens (normalised as in SayCan and TWOSOME)."""
+        longest = max(map(len, action_ids))
+        padded = [[*prompt_ids, *ids, *[ids[-1]] * (longest - len(ids))] for ids in action_ids]
+        rows = torch.tensor(padded, device=self._model.device)
+        # without logits_to_keep, the prompt's logits for a hundred actions would not fit into memory
+        logits = self._model(rows, logits_to_keep=longest + 1, use_cache=False).logits[:, :-1].float()
+        logprobs = logits.gather(-1, rows[:, -longest:, None]).squeeze(-1) - logits.logsumexp(-1)
+        counts = torch.tensor([len(ids) for ids in action_ids], device=rows.device)
+        spoken = torch.arange(longest, device=rows.device) < counts[:, None]
+        return (logprobs * spoken).sum(-1) / counts
 
 
 # ---- reflecting ------------------------------------------------------------------------------------------------------
@@ -274,22 +250,14 @@ def bucketed_update(
 ) -> float:
     """Make one optimizer step as the fair baseline: steps of similar length, and only the labels' rows of the head.
 
-    A forward pass has at most ``budget`` tokens. ``model`` needs a choice head (``add_choice_head``), as for
-    ``padded_update``.
+    A forward pass has at most ``budget`` tokens. ``model`` needs a choice head (``add_choice_head``).
     """
-    return update(model, optimizer, list(buckets(encoder, samples, budget)), _choices(model, encoder), objective)
 
+    def forward(part: Sequence[StepSample]) -> Scores:
+        batch = encoder.batch([sample.view.prompt for sample in part], model.device)
+        return scores_of(action_distribution(model, batch)[0], part)
 
-def padded_update(
-    model: Any,
-    optimizer: torch.optim.Optimizer,
-    encoder: PromptEncoder,
-    episodes: Sequence[Sequence[StepSample]],
-    *,
-    objective: Objective = REINFORCE,
-) -> float:
-    """Make one optimizer step with only the labels' rows of the head, one padded batch per episode."""
-    return update(model, optimizer, episodes, _choices(model, encoder), objective)
+    return update(model, optimizer, list(buckets(encoder, samples, budget)), forward, objective)
 
 
 def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) -> Iterator[list[StepSample]]:
@@ -302,14 +270,6 @@ def buckets(encoder: PromptEncoder, samples: Sequence[StepSample], budget: int) 
         part.append(sample)
     if part:
         yield part
-
-
-def _choices(model: Any, encoder: PromptEncoder) -> Callable[[Sequence[StepSample]], Scores]:
-    def forward(part: Sequence[StepSample]) -> Scores:
-        batch = encoder.batch([sample.view.prompt for sample in part], model.device)
-        return scores_of(action_distribution(model, batch)[0], part)
-
-    return forward
 
 
 def scores_of(distribution: Categorical, part: Sequence[StepSample]) -> Scores:

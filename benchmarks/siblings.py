@@ -69,15 +69,15 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
-def _sampled(policy: str, reflections: Sequence[str], split: str = "", group: str = "") -> Column:
-    """Return a column of a policy's success with such reflections, in sampled episodes of a split or of its group.
+def _sampled(policy: str, reflections: Sequence[str], split: str = "") -> Column:
+    """Return a column of a policy's success with such reflections, in sampled episodes of a split.
 
     Without ``split``, it is the first that a run evaluated.
     """
 
     def cell(runs: Sequence[RunData]) -> str:
         played = [(split or run.rows[0].split, row) for run in runs for row in run.rows]
-        wanted = (policy, "sampled", group)
+        wanted = (policy, "sampled", "")
         rows = [row for where, row in played if (row.policy, row.mode, row.group) == wanted and row.split == where]
         return _per_cent([row.metrics.success for row in rows if row.reflections in reflections])
 

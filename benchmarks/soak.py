@@ -26,7 +26,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import linear_regression, median
+from typing import NamedTuple
 
+import psutil
 from arms import made_by, table
 
 from reflectrl.config import load_recipe
@@ -92,7 +94,7 @@ class Watch:
         self._last = self._steps = 0
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("", encoding="utf-8")
-        self._clock, self._processor = time.perf_counter(), processor_seconds(os.getpid())
+        self._clock, self._processor = time.perf_counter(), _seconds()
         self.before = self._sample(0, 0)
 
     def look(self, done: int, steps: Callable[[], int]) -> None:
@@ -106,19 +108,19 @@ class Watch:
 
     def _sample(self, done: int, steps: int) -> Sample:
         wall = time.perf_counter() - self._clock
-        pids = [os.getpid(), *below(os.getpid())]
-        processor = sum(map(processor_seconds, pids))
-        own, *workers = map(megabytes, pids)
+        found = processes()
+        alive = [figures for process in found if (figures := measured(process)) is not None]
+        own, *workers = alive
         count, played = max(1, done - self._last), max(1, steps - self._steps)
-        used = max(0.0, processor - self._processor)  # without processes that have ended
+        used = max(0.0, sum(each.seconds for each in alive) - self._processor)  # without processes that have ended
         gc.collect()  # after memory was measured: uncollected garbage counts as memory, not as objects
         sample = Sample(
             done=done,
-            own_mb=round(own, 2),
-            workers_mb=round(sum(workers), 2),
-            files=sum(entries(pid, "fd") for pid in pids),
-            threads=sum(entries(pid, "task") for pid in pids),
-            processes=len(pids) - 1,
+            own_mb=round(own.megabytes, 2),
+            workers_mb=round(sum(each.megabytes for each in workers), 2),
+            files=sum(each.files for each in alive),
+            threads=sum(each.threads for each in alive),
+            processes=len(found) - 1,
             objects=len(gc.get_objects()),
             disk_mb=round(sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file()) / 1e6, 3),
             wall_ms=round(1e3 * wall / count, 2),
@@ -128,39 +130,37 @@ class Watch:
         with self._out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(sample)) + "\n")
         self._last, self._steps = done, steps
-        self._processor, self._clock = sum(map(processor_seconds, pids)), time.perf_counter()
+        self._processor, self._clock = _seconds(), time.perf_counter()
         return sample
 
 
-def below(pid: int) -> Iterator[int]:
-    """Yield all descendants of the process ``pid``, including zombies."""
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text(encoding="ascii").split():
-                yield int(child)
-                yield from below(int(child))
+class Figures(NamedTuple):
+    """Resources of one process."""
+
+    megabytes: float
+    seconds: float
+    """Processor seconds of all threads so far."""
+    files: int
+    threads: int
 
 
-def megabytes(pid: int) -> float:
-    """Return the resident memory of a process in megabytes."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    return 0.0
+def processes() -> list[psutil.Process]:
+    """Return this process and its descendants, including zombies."""
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor seconds of all threads of a process so far."""
-    with suppress(OSError):
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+def measured(process: psutil.Process) -> Figures | None:
+    """Return the resources of a process; ``None`` if it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        used = process.cpu_times()
+        memory = process.memory_info().rss / 1e6
+        return Figures(memory, used.user + used.system, process.num_fds(), process.num_threads())
+    return None
 
 
-def entries(pid: int, kind: str) -> int:
-    """Return the number of open files (``fd``) or threads (``task``) of a process."""
-    with suppress(OSError):
-        return len(list(Path(f"/proc/{pid}/{kind}").iterdir()))
-    return 0
+def _seconds() -> float:
+    return sum(figures.seconds for process in processes() if (figures := measured(process)))
 
 
 # ---- the work --------------------------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
 from reflectrl.core.env import Snapshot
 from reflectrl.envs.alfworld.catalogue import OWN, full_name, open_catalogue
+from reflectrl.envs.alfworld.expert import progress
 from reflectrl.envs.alfworld.games import FAMILIES, Game
-from reflectrl.envs.alfworld.progress import progress
-from reflectrl.envs.alfworld.reading import read
-from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, is_mistake, reflect
+from reflectrl.envs.alfworld.reflection import NOISE, Moment, Seen, is_mistake, read, reflect
 from reflectrl.envs.alfworld.scenes import INSTALL
 
 if TYPE_CHECKING:
@@ -133,7 +132,6 @@ class AlfWorld(NatLangEnv):
         self._game: Game | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return the games of a split."""
         return self._catalogue.tasks(split)
 
     def benchmark(self, split: str, tasks: int) -> str:
@@ -182,7 +180,6 @@ class AlfWorld(NatLangEnv):
         return tuple(command for command in commands if self._noise or command.split()[0] not in NOISE)
 
     def act(self, action: str) -> Outcome:
-        """Send a command to the engine."""
         self._before = self._now
         reply = self._engine.step(action)
         self._now = replace(self._now, position=self._engine.snapshot(), seen=self._now.seen.read(reply.text))
@@ -200,7 +197,6 @@ class AlfWorld(NatLangEnv):
         return self.steps > MAX_COMMANDS or (len(latest) > MAX_EQUAL and len({*latest}) == 1)
 
     def snapshot(self) -> Snapshot:
-        """Return the present state of the episode."""
         plain = super().snapshot()
         return EngineSnapshot(
             plain.task, plain.seed, plain.actions, self._now, self._before, tuple(self._path), self._ended

@@ -1,4 +1,4 @@
-"""``best_plan``: a shortest plan that wins a game from any state, and the facts that its next step is about.
+"""``best_plan``: a shortest plan that wins a game from any state; ``progress``: how far a state has come.
 
 It reads privileged facts, of which a player sees only a part. ALFWorld's own experts are not suitable: the planner
 searches without heuristics and takes a minute for two things, and the handcoded expert cannot start from a given state.
@@ -7,6 +7,7 @@ searches without heuristics and takes a minute for two things, and the handcoded
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from reflectrl.envs.alfworld.games import Game
 
 if TYPE_CHECKING:
     from reflectrl.envs.alfworld.engine import Position
+
 
 SERVICES: Mapping[str, tuple[str, str, str, str]] = {
     "pick_clean_then_place_in_recep": ("clean", "sinkbasin", "isclean", "clean"),
@@ -240,3 +242,27 @@ def _put(game: Game, state: State, one: str, place: str) -> Errand:
 
 def _in(state: State, place: str) -> str:
     return f"{'in' if place in state.openable else 'on'} {state.names[place]}"
+
+
+def progress(game: Game, names: Mapping[str, str], position: Position) -> float:
+    """Return the fraction of the conditions that hold: 1 where the game is won. Reads privileged facts.
+
+    For one thing, the only condition is that it is in its place; for two things in one place there are two. Clean, hot
+    or cool things have three: one is in its place, one has the property, one has both. A thing under a lamp has two: it
+    is in hand, and a lamp is on where the player is.
+    """
+    state = State(position.facts, names)
+    wanted = set(state.of(game.targets["object_target"], state.kind))
+    if game.family == "look_at_obj_in_light":
+        near = (lamp for lamp in state.toggled & {*state.within} if state.location[state.within[lamp]] == state.here)
+        return ((state.held in wanted) + bool(state.of(game.targets["toggle_target"], near))) / 2
+    targets = set(state.of(game.targets["parent_target"], state.location))
+    placed = {one for one in wanted if state.within.get(one) in targets}
+    if game.family == "pick_two_obj_and_place":
+        together = Counter(state.within[one] for one in placed)
+        return min(2, max(together.values(), default=0)) / 2
+    if game.family not in SERVICES:
+        return float(bool(placed))
+    *_, predicate, _ = SERVICES[game.family]
+    served = {one for one in wanted if (one,) in state.facts.get(predicate, ())}
+    return (bool(placed) + bool(served) + bool(placed & served)) / 3

@@ -8,18 +8,21 @@ from collections.abc import Collection, Mapping
 
 from reflectrl.envs.auto_explore.ambiguity import words_of
 
+K1 = 1.2
+"""Saturation: how soon further occurrences of a word in a file count less."""
+B = 0.75
+"""Normalisation by length: how much long files count less, from 0 to 1."""
+
 
 class BM25:
     """Okapi BM25 over the words of each file and its path.
 
     Args:
         texts: text of each file, by path.
-        k1: saturation: how soon further occurrences of a word in a file count less.
-        b: normalisation by length: how much long files count less, from 0 to 1.
 
     """
 
-    def __init__(self, texts: Mapping[str, str], *, k1: float = 1.2, b: float = 0.75) -> None:
+    def __init__(self, texts: Mapping[str, str]) -> None:
         self._counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._lengths: dict[str, int] = {}
         for file, text in texts.items():
@@ -28,7 +31,6 @@ class BM25:
             for word, count in counts.items():
                 self._counts[word][file] = count
         self._mean = sum(self._lengths.values()) / max(1, len(self._lengths))
-        self._k1, self._b = k1, b
 
     def __len__(self) -> int:
         return len(self._lengths)
@@ -48,7 +50,7 @@ class BM25:
         for word in sorted(set(words)):  # in a fixed order, because sums of floats depend on it
             rarity = self.rarity(word)
             for file, count in self._counts.get(word, {}).items():
-                length = self._k1 * (1 - self._b + self._b * self._lengths[file] / self._mean)
+                length = K1 * (1 - B + B * self._lengths[file] / self._mean)
                 scores[file] += rarity * count / (count + length)
         return sorted(scores, key=lambda file: (-scores[file], file))
 

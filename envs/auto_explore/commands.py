@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.envs.auto_explore.edits import FORM, apply_edits
 from reflectrl.envs.auto_explore.programs import MOUNT, run_program
 from reflectrl.envs.auto_explore.tree import ROOT, WRITE, Limits, Tree, shown
 
@@ -23,6 +22,8 @@ DEFAULT_LINES = 10
 """Number of lines that head and tail show unless a number is given."""
 SNIFF_BYTES = 8192
 """Bytes at the beginning of a file that are checked for binary content."""
+FORM = "<<<<<<< OLD\nlines that stand there once\n=======\nlines to stand there instead\n>>>>>>> NEW"
+"""An edit of a text: the present lines, and those that replace them."""
 HELP = f"""\
 ls [FOLDER], cd FOLDER, cat FILE..., head -n N FILE, tail -n N FILE: look around and read
 write FILE, and on the lines after it the whole new text of the file
@@ -34,8 +35,33 @@ id FILE: name the file that answers the question, which ends the work
 exit: end the work"""
 """Help on the commands where programs may run."""
 
+_BLOCK = re.compile(r"<{7}[^\n]*\n(.*?)^={7}\n(.*?)^>{7}[^\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _PIECE = re.compile(r"""\\.|'[^']*'|"(?:[^"\\]|\\.)*"|(?P<operator>>>|[>;|&<()`\n])|.""", re.DOTALL)
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def apply_edits(text: str, blocks: str) -> str:
+    """Return ``text`` with the lines of each block replaced, one block after the other.
+
+    Raises:
+        InvalidInput: no block, other text between blocks, or old lines that do not occur in the text exactly once.
+
+    """
+    found = list(_BLOCK.finditer(blocks))
+    if not found or _BLOCK.sub("", blocks).strip():
+        raise InvalidInput(f"edit needs one or more blocks like this, each mark on a line of its own:\n{FORM}")
+    ended = text.endswith("\n") or not text
+    edited = text if ended else f"{text}\n"
+    for number, block in enumerate(found, start=1):
+        old, new = block[1], block[2]
+        places = [place.start() for place in re.finditer(f"^(?={re.escape(old)})", edited, re.MULTILINE) if old]
+        if len(places) != 1:
+            raise InvalidInput(
+                f"the old lines of block {number} stand {len(places)} times in the file; expected once, from the "
+                "beginning of a line and with the same spaces: nothing was changed."
+            )
+        edited = edited[: places[0]] + new + edited[places[0] + len(old) :]
+    return edited if ended else edited.removesuffix("\n")
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,6 @@ class DangerousTaxi(NatLangEnv):
         return self._splits[split]
 
     def start(self, task: Task) -> None:
-        """Place taxi, passenger and destination."""
         state = task.options.get("state")
         if not isinstance(state, int) or state not in self._starts:
             raise InvalidInput(
@@ -110,7 +109,6 @@ class DangerousTaxi(NatLangEnv):
         return Observation(map_text(self._state), ACTIONS, common=ACTIONS)
 
     def act(self, action: str) -> Outcome:
-        """Drive, pick up or drop off."""
         move = ACTIONS.index(action)
         following = after(self._state, move)
         self._previous = self._state

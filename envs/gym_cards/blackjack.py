@@ -12,8 +12,7 @@ from gymnasium.envs.toy_text.blackjack import BlackjackEnv, deck
 from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
-from reflectrl.envs.gym_cards.cards import NAMES, RANKS, names, shared_out, value
-from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.game import NAMES, RANKS, Game, names, shared_out, value
 from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
 
 STAND, HIT = "stand", "hit"
@@ -60,11 +59,9 @@ class Blackjack(Game):
         self._ended = False
 
     def common(self) -> tuple[str, ...]:
-        """Return both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:
-        """Return both actions."""
         return self.actions
 
     def play(self, action: str, rng: Generator) -> Outcome:
@@ -88,7 +85,6 @@ class Blackjack(Game):
         return self._blundered
 
     def standing(self) -> str:
-        """Return the totals of the cards."""
         total, ace = sum(self._engine.player), 1 in self._engine.player
         held = _held(total, ace)
         counted = " with an ace as 11" if held > total else ""
@@ -103,7 +99,6 @@ class Blackjack(Game):
         return Reading(totals[-1:] == [held] and shown[-1:] == [_named(self._shown)])
 
     def text(self) -> str:
-        """Return the open cards."""
         dealer = ", ".join(self._dealer()) if self._ended else NAMES[self._shown - 1]
         return f"Your cards: {', '.join(names(self._ranks))}. The dealer {'has' if self._ended else 'shows'}: {dealer}."
 

@@ -90,7 +90,6 @@ class GymCards(NatLangEnv):
         return self._splits[split]
 
     def start(self, task: Task) -> None:
-        """Deal the cards or numbers of a task."""
         if self._tasks.get(task.id) != task:
             raise InvalidInput(
                 f"task {task.id!r} is not a deal of {self.game!r} of {self.name!r}; use env.tasks(split)."
@@ -99,7 +98,6 @@ class GymCards(NatLangEnv):
         self._total = 0.0
 
     def observe(self) -> Observation:
-        """Return the state as text, as a picture or as both."""
         game = self._game
         return Observation(
             game.text() if self._shows_text else "",
@@ -109,7 +107,6 @@ class GymCards(NatLangEnv):
         )
 
     def act(self, action: str) -> Outcome:
-        """Play an action."""
         outcome = self._game.play(action, self.np_random)
         if "penalty" in self._ends and outcome.reward < 0:
             outcome = replace(outcome, ended=True)
@@ -128,7 +125,6 @@ class GymCards(NatLangEnv):
         return None if action is None else f"{self._game.standing()} The best next action is: {action}"
 
     def reflection(self) -> str | None:
-        """Judge the last action and describe the state."""
         standing = self._game.standing()
         if self.last_action is None:
             return standing
@@ -139,5 +135,4 @@ class GymCards(NatLangEnv):
         return self._game.read(thought)
 
     def mistaken(self) -> bool | None:
-        """Return whether the last action was worse than the expert's."""
         return None if self.last_action is None else self._game.mistaken()

@@ -9,8 +9,7 @@ from itertools import permutations
 from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
-from reflectrl.envs.gym_cards.cards import shared_out
-from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.game import Game, shared_out
 from reflectrl.envs.gym_cards.pictures import PAPER, Sketch, Words
 
 SIDES = {"higher": "+", "lower": "-"}
@@ -37,12 +36,10 @@ class NumberLine(Game):
         return {**shared, "train": (*shared["train"], *near)}
 
     def deal(self, task: Task, rng: Generator) -> None:  # noqa: ARG002 - nothing is left open
-        """Place the player on the start."""
         self._number: int = task.options["start"]
         self._target: int = task.options["target"]
 
     def common(self) -> tuple[str, ...]:
-        """Return both actions."""
         return self.actions
 
     def legal(self) -> tuple[str, ...]:
@@ -50,7 +47,6 @@ class NumberLine(Game):
         return ("-",) * (self._number > 0) + ("+",) * (self._number < LAST)
 
     def play(self, action: str, rng: Generator) -> Outcome:  # noqa: ARG002 - nothing is drawn
-        """Move by one."""
         illegal, before = action not in self.legal(), self._left
         self._number += 0 if illegal else 1 if action == "+" else -1
         self._strayed = self._left >= before
@@ -58,15 +54,12 @@ class NumberLine(Game):
         return Outcome(1.0 if reached else -1.0 if self._strayed else 0.0, ended=reached, illegal=illegal)
 
     def best(self) -> str | None:
-        """Return the action towards the target."""
         return None if self._left == 0 else "+" if self._number < self._target else "-"
 
     def mistaken(self) -> bool:
-        """Return whether the last move led no nearer."""
         return self._strayed
 
     def standing(self) -> str:
-        """Say on which side the target is."""
         side = next((side for side, action in SIDES.items() if action == self.best()), "reached")
         return f"The target is {side}."
 
@@ -80,7 +73,6 @@ class NumberLine(Game):
         return Reading(called == self.best() and not misread, called)
 
     def text(self) -> str:
-        """Return both numbers."""
         return f"Target number: {self._target}. Current number: {self._number}."
 
     def sketch(self) -> Sketch:

@@ -10,9 +10,8 @@ from typing import ClassVar
 from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
-from reflectrl.envs.gym_cards.cards import RANKS, names, shared_out, value
 from reflectrl.envs.gym_cards.formula import EQUALS, Formula, can_equal, is_solvable
-from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.game import RANKS, Game, names, shared_out, value
 from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
 
 RULES = (
@@ -72,7 +71,6 @@ class Points(Game):
         return tuple(action for action in self.actions if action == EQUALS or follows(action))
 
     def play(self, action: str, rng: Generator) -> Outcome:  # noqa: ARG002 - nothing is drawn
-        """Write one symbol."""
         self._before, self._last = self._formula, action
         self._steps += 1
         if self._steps > self.symbols:
@@ -137,7 +135,6 @@ class Points(Game):
         return Reading(right, symbols[begun])
 
     def text(self) -> str:
-        """Return the cards and the formula so far."""
         return f"Cards: {', '.join(names(self._ranks))}. Formula: {self._text}"
 
     def sketch(self) -> Sketch:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.spaces import Discrete
+from gymnasium.utils import seeding
 from gymnasium.utils.colorize import color2num
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import raised
 from reflectrl.core.seeds import derive_seed
-from reflectrl.envs.gymnasium_game.construction import drawn_from
 
 MASK = "action_mask"
 """Key of ``info`` under which gymnasium's own environments list the actions that have an effect."""
@@ -109,7 +113,6 @@ class GymnasiumGame(NatLangEnv):
         return Observation(self.describe(self._seen), tuple(legal or self._names), common=self._names)
 
     def act(self, action: str) -> Outcome:
-        """Play an action by its number."""
         number = self._names.index(action)
         self._seen, reward, terminated, truncated, self._info_seen = self._game.step(number)
         success = bool(terminated) and float(reward) >= self._success_reward
@@ -123,7 +126,6 @@ class GymnasiumGame(NatLangEnv):
         return _ESCAPES.sub("", rendered).strip("\n")
 
     def close(self) -> None:
-        """Close the environment."""
         self._game.close()
 
 
@@ -154,3 +156,48 @@ def _made(game: str, make: Mapping[str, Any]) -> Any:
             "environment, or write a NatLangEnv around it."
         )
     return made
+
+
+@dataclass
+class Draws:
+    """Whether anything was drawn by a constructor that draws, such as a map."""
+
+    made: bool = False
+
+
+@contextlib.contextmanager
+def drawn_from(first: int) -> Iterator[Draws]:
+    """Let what is drawn without a seed of its own depend on the seed ``first``, and tell whether anything was.
+
+    ``gymnasium.make`` takes no seed, so for the block the global generators of Python and NumPy are seeded, and
+    gymnasium's maker of generators, which asks the operating system for a seed where it is given none, gives a seeded
+    one; at its end all are as before. Entropy that a constructor takes elsewhere (``numpy.random.default_rng()``) is
+    not reached: ``check_env`` finds that two environments differ.
+    """
+    draws, ours, theirs, make = Draws(), random.getstate(), np.random.get_state(), seeding.np_random
+    count = 0
+
+    def seeded(seed: int | None = None) -> tuple[np.random.Generator, int]:
+        nonlocal count
+        if seed is not None:
+            return make(seed)
+        draws.made = True
+        count += 1
+        return make(derive_seed("gymnasium", first, count))
+
+    random.seed(first)
+    np.random.seed(first)  # noqa: NPY002 - the global generator is the one that such constructors draw from
+    before = _global_state()
+    seeding.np_random = seeded
+    try:
+        yield draws
+    finally:
+        draws.made = draws.made or _global_state() != before
+        seeding.np_random = make
+        random.setstate(ours)
+        np.random.set_state(theirs)
+
+
+def _global_state() -> tuple[Any, ...]:
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, np.asarray(keys).tobytes(), *rest

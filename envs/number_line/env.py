@@ -59,7 +59,6 @@ class NumberLine(NatLangEnv):
         return self._splits[split]
 
     def start(self, task: Task) -> None:
-        """Place the player on the task's start."""
         if self._tasks.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is not in {self.name!r} of size={self.size}; use env.tasks(split).")
         self.number: int = task.options["start"]
@@ -72,7 +71,6 @@ class NumberLine(NatLangEnv):
         return Observation(f"Number {self.number}, target {self.target}.", up + down, common=(UP, DOWN))
 
     def act(self, action: str) -> Outcome:
-        """Move by one."""
         self.number += 1 if action == UP else -1
         reached = self.number == self.target
         return Outcome(reward=1.0 if reached else -0.05, ended=reached, success=reached)

@@ -125,7 +125,6 @@ class Robots(NatLangEnv):
         return self._tasks[split]
 
     def start(self, task: Task) -> None:
-        """Place the things of a task."""
         if self._known.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is none of this {self.name!r}; use env.tasks(split).")
         self._scene = KNOWN[task.group]
@@ -140,7 +139,6 @@ class Robots(NatLangEnv):
         return Observation(text, scene.actions, f"Task: {scene.goal}.", images, common=scene.actions)
 
     def act(self, action: str) -> Outcome:
-        """Execute a skill."""
         self._before, self._text_before = self._stage, self._text
         name, place, skills = self._played
         self._played = name, place, (*skills, action)

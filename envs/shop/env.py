@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
 from reflectrl.envs.shop.catalogue import catalogue
-from reflectrl.envs.shop.expert import outlook
+from reflectrl.envs.shop.expert import HORIZON, goals, outlook, splits
 from reflectrl.envs.shop.kinds import KINDS
 from reflectrl.envs.shop.pages import State, after, menu, text
-from reflectrl.envs.shop.tasks import HORIZON, goals, splits
 
 
 class Shop(NatLangEnv):
@@ -64,7 +63,6 @@ class Shop(NatLangEnv):
         return f"{len(catalogue()):,} self-generated products"
 
     def start(self, task: Task) -> None:
-        """Open the search page."""
         goal = goals().get(task.id)
         if goal is None:
             raise InvalidInput(f"task {task.id!r} is not an instruction of {self.name!r}; use env.tasks(split).")
@@ -75,7 +73,6 @@ class Shop(NatLangEnv):
         return Observation(text(self._state), menu(self._state), self._state.goal.instruction)
 
     def act(self, action: str) -> Outcome:
-        """Press a button or search."""
         self._before, self._state = self._state, after(self._state, action)
         score = self._state.score
         return Outcome(score, ended=self._state.bought, success=score == 1)

@@ -124,7 +124,6 @@ class TextWorldGame(NatLangEnv):
         return Observation("\n".join(lines), commands, f"Task: {self._about}")
 
     def act(self, action: str) -> Outcome:
-        """Send the command to the engine."""
         with _engine_at_work(self._folder / self.task.id):
             before = self._state.get("policy_commands")
             self._state, score, ended = self._engine.step(action)
@@ -148,7 +147,6 @@ class TextWorldGame(NatLangEnv):
         return self._mistaken
 
     def close(self) -> None:
-        """Stop the engine."""
         self._put_away()
         self._engine = self._file = None
 

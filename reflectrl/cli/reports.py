@@ -114,7 +114,7 @@ def list_runs(
     runs: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds the run folders.")] = Path("runs"),
 ) -> None:
     """List run folders: stage, success now, at its best and evaluated, and minutes."""
-    from reflectrl.report.listing import print_runs
+    from reflectrl.report.terminal import print_runs
 
     print_runs(runs)
 

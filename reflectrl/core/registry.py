@@ -179,7 +179,7 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
         signature.bind(**options)
     except TypeError as error:
         raise InvalidInput(f"environment {name!r} cannot be made: {error}; give it as an option.") from error
-    from reflectrl.core.options import wrong_type  # its library takes a while to import
+    from reflectrl.core.settings import wrong_type  # its library takes a while to import
 
     for option, value in options.items():
         if (expected := wrong_type(cls, option, value)) is not None:

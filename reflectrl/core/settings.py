@@ -9,14 +9,16 @@ import ast
 import functools
 import inspect
 import itertools
+import json
 import reprlib
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
-from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_args, get_type_hints
 
 import pydantic.dataclasses
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from reflectrl.core.addresses import public_address, public_source, variable_name
@@ -215,3 +217,37 @@ def _section_at(section: type, keys: Sequence[int | str], values: Any) -> type:
         if isinstance(key, str):
             section = section_of(settings_fields(section)[key].annotation, values) or section
     return section
+
+
+# ---- options of an environment, whose types the constructor of its class annotates ----
+
+
+def wrong_type(cls: type, option: str, value: object) -> str | None:
+    """Return what is expected in place of ``value``; ``None`` if it has the type that ``cls`` annotates, or none.
+
+    A value has a type if a file that holds the value could be read as the type: a list may stand for a tuple.
+    """
+    kind = _types(cls).get(option)
+    if kind is None:
+        return None
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError):
+        text = None
+    try:
+        kind.validate_python(value, strict=True) if text is None else kind.validate_json(text, strict=True)
+    except ValidationError as error:
+        wrong = [fault["msg"].removeprefix("Input should be ") for fault in error.errors(include_url=False)]
+        return " or ".join(dict.fromkeys(wrong))
+    return None
+
+
+@cache
+def _types(cls: Any) -> dict[str, TypeAdapter[Any]]:
+    """Return the types of a constructor's parameters, by name; none if one of them cannot be checked."""
+    settings = ConfigDict(arbitrary_types_allowed=True)
+    try:
+        hints = {name: hint for name, hint in get_type_hints(cls.__init__).items() if name != "return"}
+        return {name: TypeAdapter(hint, config=settings) for name, hint in hints.items()}
+    except (NameError, TypeError, PydanticUserError):
+        return {}

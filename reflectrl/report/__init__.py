@@ -8,10 +8,10 @@ from pathlib import Path
 from reflectrl.core import InvalidInput
 from reflectrl.core.files import check_output
 from reflectrl.core.run_files import REPORT
-from reflectrl.report.beside import print_before_and_after
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
 from reflectrl.report.tables import print_table
+from reflectrl.report.terminal import print_before_and_after
 from reflectrl.report.verdict import print_verdict
 
 

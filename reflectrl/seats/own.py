@@ -18,8 +18,8 @@ from typing import Any, get_args
 from pydantic_core import PydanticKnownError
 
 from reflectrl.core import InvalidInput, nearest
-from reflectrl.core.options import wrong_type
 from reflectrl.core.registry import foreign_code
+from reflectrl.core.settings import wrong_type
 from reflectrl.prompts.format import PAST_CUE, POLICY_CUES
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role, When

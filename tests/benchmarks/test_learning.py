@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
+import sys
 from pathlib import Path
 
 import pytest
 from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, plan, publish_rows, published_rows, table
-from learning import CONTROLS, SHOWN, controls, learned, short_report
+from learning import CONTROLS, SHOWN, controls, learned, main, short_report
 from reflections import judged
-from rich.console import Console
 from run_folders import evaluated, iteration
 
 from reflectrl.config import load_recipe
 from reflectrl.core.origin import read_origin
-from reflectrl.pipeline.console import Reporter
-from reflectrl.pipeline.sweep import read_seeds, run_all
+from reflectrl.pipeline.sweep import read_seeds
 from reflectrl.report.runs import RunData, read_runs
 
 TINY = (
@@ -106,15 +104,19 @@ def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_an_arm_is_run_in_its_instruction_set(tmp_path: Path) -> None:
-    arm = ENVIRONMENTS["line"].reflecting
-    [planned] = [run for run in plan("line", (arm,), "10", tmp_path, TINY) if "avx2" in run.folder.name]
-    run_all([planned], jobs=1, reporter=Reporter(Console(file=io.StringIO())))
-    [row] = learned("line", (arm,), read_runs([planned.folder]))
-    assert row[:3] == ["line", "**Reflect-RL**", "1"]
-    origin = read_origin(planned.folder)
+def test_one_command_trains_both_arms_in_both_instruction_sets_and_prints_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = LEARNING.read_text()
+    monkeypatch.setattr(sys, "argv", ["learning.py", "line", "--seeds", "10", "--runs", str(tmp_path), *TINY])
+    assert main() == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| line ")]
+    assert [line.split(" | ")[1:3] for line in printed[:2]] == [["without reflection", "2"], ["**Reflect-RL**", "2"]]
+    assert [line.split(" | ")[1] for line in printed[2:]] == ["sampled", "greedy"]
+    assert LEARNING.read_text() == published  # a quick look publishes nothing
+    origin = read_origin(tmp_path / "line" / "reflecting-avx2-seed10")
     assert origin is not None
     assert origin.environment["ATEN_CPU_CAPABILITY"] == "avx2"
-    episodes = judged(planned.folder)
+    episodes = judged(tmp_path / "line" / "reflecting-avx2-seed10")
     assert len(episodes) == 2
     assert not any(move.right for moves in episodes for move in moves)  # a reflection cannot be as short as two tokens

@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_prompts import nano, set_up
 from engine_sides import asks, iteration, plain_reflector, policy, reflector, tree_update
-from plain import PlainPolicy, PlainReflector, bucketed_update, padded_update, plain_update
+from plain import PlainPolicy, PlainReflector, bucketed_update, plain_update
 
 from reflectrl.config.training import PPO, EntropyBonus
 from reflectrl.lm.head import add_choice_head
@@ -49,11 +49,11 @@ def test_all_updates_have_the_same_gradients(played):
     views = [step.policy for episode in episodes for step in episode]
     draws = [(number + 0.5) / len(views) for number in range(len(views))]
     old = iter(LMPolicy(reader.model, reader.encoder).act(views, draws))
-    each = [
-        [replace(step.sample, decision=replace(step.sample.decision, logprob=next(old).logprob)) for step in episode]
+    samples = [
+        replace(step.sample, decision=replace(step.sample.decision, logprob=next(old).logprob))
         for episode in episodes
+        for step in episode
     ]
-    samples = [sample for episode in each for sample in episode]
     assert any(sample.advantage > 0.1 for sample in samples)
 
     def trees(model, optimizer, encoder, samples, *, objective):
@@ -64,7 +64,6 @@ def test_all_updates_have_the_same_gradients(played):
     for update, *arguments in (
         (plain_update, reader.label_ids, samples, {"rows": 4}),
         (bucketed_update, samples, {"budget": 400}),
-        (padded_update, each, {}),
         (trees, samples, {}),
     ):
         loss, found = gradients(reader, update, *arguments[:-1], objective=CLIPPED, **arguments[-1])

@@ -13,7 +13,7 @@ from faulty_calls import measure
 from kills import KINDS, Kind, differing
 from scripted_teacher import write_recipe
 from soak import taxi
-from timing import flops, memory_growth
+from timing import memory_growth
 
 from reflectrl.config import check_recipe, load_recipe
 
@@ -75,9 +75,7 @@ def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
     assert watch.after().files <= watch.before.files
 
 
-def test_products_and_the_memory_that_is_held_at_the_peak_are_counted():
-    left, right = torch.ones(3, 5), torch.ones(5, 7)
-    assert flops(lambda: left @ right) == 2 * 3 * 5 * 7
+def test_the_memory_that_is_held_at_the_peak_is_counted():
     # more than 32 MB, which malloc always gets from the system
     assert 60 * MEGABYTE < memory_growth(lambda: torch.ones(64 * MEGABYTE // 4)) < 80 * MEGABYTE
 

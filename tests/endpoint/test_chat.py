@@ -222,7 +222,9 @@ def test_a_truncated_reply_is_asked_again_and_in_the_end_rejected(endpoint: Scri
 
 def test_an_invalid_reply_is_asked_again_and_then_rejected(endpoint: ScriptedEndpoint, calls: Path) -> None:
     endpoint.reply = lambda chat: "7" if len(chat) == 3 else "seven"
-    assert ask(endpoint.at(), "how many?", read=number) == ["7"]
+    client = ChatClient(endpoint.at())
+    assert client.ask_many([question("how many?")], [number])[0].value == "7"
+    assert (client.usage.calls, client.usage.retries) == (2, 1)
     assert endpoint.requests[1].chat == [
         *question("how many?"),
         {"role": "assistant", "content": "seven"},
@@ -240,15 +242,6 @@ def test_an_invalid_reply_is_asked_again_and_then_rejected(endpoint: ScriptedEnd
     (calls / REJECTED).write_text("")
     endpoint.reply = lambda chat: "7"  # noqa: ARG005
     assert ask(endpoint.at(), "how many?", read=number, calls=calls) == ["7"]
-
-
-def test_v5_questions_that_are_asked_again_with_a_reason_count_as_retries(
-    endpoint: ScriptedEndpoint, calls: Path
-) -> None:
-    endpoint.reply = lambda chat: "7" if len(chat) == 5 else "seven"
-    client = ChatClient(endpoint.at(), Journal(calls))
-    assert client.ask_many([question("how many?")], [number])[0].value == "7"
-    assert (client.usage.calls, client.usage.retries) == (3, 2)
 
 
 def test_chats_that_are_too_long_are_set_aside_up_to_a_limit(endpoint: ScriptedEndpoint, calls: Path) -> None:

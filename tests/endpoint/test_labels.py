@@ -116,6 +116,8 @@ def test_openai_and_azure_are_asked_as_ever(there: dict[str, str]) -> None:
         ("Either 0 or 2", None),
         ("2 steps are left", "2"),
         ("Hello", None),
+        ("1. The drawer is open.\n2. It is late.\nAnswer: 0", None),
+        ("1.", "1"),
     ],
 )
 def test_a_lenient_reading_finds_the_one_label_that_is_meant(reply: str, meant: str | None) -> None:

@@ -16,8 +16,6 @@ from reflectrl.endpoint.replies import (
     Refused,
     UnusableReply,
     classify_error,
-    read_leniently,
-    read_text,
     read_tokens,
 )
 from reflectrl.seats.corrector import read_correction
@@ -99,23 +97,6 @@ def test_a_prompt_without_an_answer_is_set_aside(code: str | None, said: str) ->
     assert isinstance(failure, UnusableReply)
     assert (failure.answered, failure.final) == (True, True)
     assert isinstance(classify_error(Endpoint(), 400, code and "other", {}, "wrong field"), Refused)
-
-
-def test_a_reply_is_what_follows_the_thinking() -> None:
-    assert read_text(completion("<think>\nSouth? A wall.\n</think>\n\nGo north."), str).text == "Go north."
-    assert read_text(completion("South? A wall.</think>Go north."), str).text == "Go north."
-    for text in ("<think>\nSouth? A wall", "", None):
-        with pytest.raises(UnusableReply, match="raise max_tokens"):
-            read_text(completion(text, "length"), str)
-    with pytest.raises(UnusableReply, match="is empty"):
-        read_text({"choices": [{"message": {"role": "assistant"}, "finish_reason": "stop"}]}, str)
-
-
-@pytest.mark.parametrize(
-    ("reply", "meant"), [("1. The taxi is at row 2.\n2. It is late.\nAnswer: 3", None), ("1.", "1")]
-)
-def test_a_numbered_list_of_thoughts_is_no_label(reply: str, meant: str | None) -> None:
-    assert read_leniently(reply, MENU) == meant
 
 
 def test_a_way_to_ask_that_worked_outlives_bad_replies() -> None:

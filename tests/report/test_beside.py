@@ -10,8 +10,8 @@ from command_line import reflectrl
 from run_folders import HOSTILE, episode, make_run
 
 from reflectrl.core import Trajectory
-from reflectrl.report.beside import MAX_STEPS, print_before_and_after, telling_pair
 from reflectrl.report.runs import read_runs
+from reflectrl.report.terminal import MAX_STEPS, print_before_and_after, telling_pair
 
 
 def steps(played: Trajectory, count: int) -> Trajectory:

@@ -10,7 +10,7 @@ from alfworld_games import HOUSES
 from reflectrl.core import Reading
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
-from reflectrl.envs.alfworld.reading import read
+from reflectrl.envs.alfworld.reflection import read
 
 
 @pytest.fixture(scope="module")

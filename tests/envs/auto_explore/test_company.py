@@ -25,7 +25,7 @@ from reflectrl.envs.auto_explore.company.catalog import (
     TABLE,
 )
 from reflectrl.envs.auto_explore.company.plan import SIZES
-from reflectrl.envs.auto_explore.company.write import folder_files
+from reflectrl.envs.auto_explore.company.texts import folder_files
 from reflectrl.envs.auto_explore.dataset import ask_about
 from reflectrl.envs.auto_explore.questions import write_questions
 

@@ -21,7 +21,7 @@ import pytest
 from bubblewrap import NEEDED, programs_work
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.envs.auto_explore import calls
+from reflectrl.envs.auto_explore import programs
 from reflectrl.envs.auto_explore.entries import Entries
 from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Result, Sandbox
 
@@ -389,8 +389,8 @@ def number_of(call: str) -> int:
 @needs_bubblewrap
 def test_a_program_makes_no_system_call_that_is_not_listed(world):
     world.open(programs=True)
-    partly = {*calls.MAKERS_OF_SOCKETS, calls.CLONE, calls.IOCTL}
-    listed = {number_of(call) for call in calls.ALLOWED | partly}
+    partly = {*programs.MAKERS_OF_SOCKETS, programs.CLONE, programs.IOCTL}
+    listed = {number_of(call) for call in programs.ALLOWED | partly}
     listed |= {335, 336}  # uretprobe and uprobe, which newer kernels filter for no program, and which kill their caller
     reachable = world.python(f"{CALLS}print([n for n in range(600) if n not in {listed} and not refused(n)])")
     assert reachable.output == "[]\n"

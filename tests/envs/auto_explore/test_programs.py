@@ -12,7 +12,7 @@ import pytest
 from bubblewrap import NEEDED, programs_work
 
 from reflectrl.core import InvalidInput
-from reflectrl.envs.auto_explore.edits import FORM, apply_edits
+from reflectrl.envs.auto_explore.commands import FORM, apply_edits
 from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
 from reflectrl.envs.auto_explore.writeback import diff
 

@@ -1,19 +1,22 @@
-"""One task before and after RLFT, side by side on the terminal."""
+"""Runs on the terminal: a list of them, and one task of a run before and after RLFT, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from reflectrl.core import Trajectory
+from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.ledger import Ledger
-from reflectrl.core.text import visible, visible_line
-from reflectrl.report.runs import RunData
-from reflectrl.report.tables import plain_console
+from reflectrl.core.run_files import run_folders
+from reflectrl.core.text import first_line, visible, visible_line
+from reflectrl.report.runs import RunData, read_runs
+from reflectrl.report.series import steady_success
+from reflectrl.report.tables import plain_console, print_rows
 from reflectrl.report.verdict import judged_row
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
@@ -82,3 +85,46 @@ def _steps(episode: Trajectory) -> Iterator[Text]:
         yield words
     if len(episode.turns) > MAX_STEPS:
         yield Text(f"and {len(episode.turns) - MAX_STEPS} more")
+
+
+HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
+
+
+def print_runs(folder: Path) -> None:
+    """Print one line for each run folder in ``folder``, by name; for one that cannot be read, the reason.
+
+    Raises:
+        InvalidInput: there is no run folder.
+
+    """
+    found = run_folders(folder)
+    if not found:
+        raise InvalidInput(f"{folder} holds no run folder; expected a folder in which `reflectrl run` has made some.")
+    print_rows(HEADS, [_run_cells(path) for path in found], words=2)
+
+
+def _run_cells(path: Path) -> tuple[str, ...]:
+    try:
+        [run] = read_runs([path])
+    except InvalidInput as error:
+        return (path.name, f"cannot be read: {first_line(error, 80)}", "", "", "", "")
+    means = [mean for _, mean in steady_success(run)] if run.points else []
+    evaluated = judged_row(run, "rlft") or next((row for row in run.own_rows if row.policy == "rlft"), None)
+    return (
+        run.name,
+        _stage(run),
+        f"{means[-1]:.0%}" if means else "",
+        f"{max(means):.0%}" if means else "",
+        f"{evaluated.metrics.success:.0%}" if evaluated else "",
+        f"{sum(time.wall_seconds for time in run.times) / 60:.1f}",
+    )
+
+
+def _stage(run: RunData) -> str:
+    """Return the last stage that is done, or the one that was begun, with its iterations."""
+    if not run.times:
+        return "new"
+    last = run.times[-1]
+    if last.done:
+        return f"{last.name} done"
+    return f"{last.name}, {len(run.points)} iterations" if last.name == "rlft" else last.name
