@@ -184,6 +184,14 @@ def test_the_builtin_base_is_an_ordinary_folder(gpt2, tmp_path):
     assert not (tmp_path / "base").exists()
 
 
+@pytest.mark.parametrize(("width", "spread"), [(64, 0.0693), (768, 0.02)])
+def test_narrow_models_begin_with_larger_weights(tmp_path, width, spread):
+    section = NANO.model_copy(update={"builtin": BuiltinSection(layers=1, width=width, heads=2, vocabulary=400)})
+    model = load_model(Path(nano(tmp_path / "base", section).name), section, trainable=False).model
+    for weight in (model.transformer.wte.weight, model.transformer.h[0].attn.c_attn.weight):
+        assert weight.std().item() == pytest.approx(spread, rel=0.05)
+
+
 def test_an_adapter_is_found_after_its_run_was_moved(tmp_path):
     recipe = NANO.model_copy(update=LORA)
     lm = new_model(nano(tmp_path / "run" / "base", recipe), labels=LABELS, seed=0)
