@@ -15,7 +15,8 @@ from reflectrl.core.run_files import CALLS, DATASET, POLICIES, REFLECTOR, REFLEC
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-from reflectrl.pipeline.folder import RunFolder, is_main_process, read_recipe
+from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.launch import is_main_process
 
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
@@ -59,6 +60,11 @@ def _has_work(recipe: Recipe, run: RunFolder, stage: str) -> bool:
     except InvalidInput:
         return stage == "eval"
     return stage == "eval" and bool(run.changed(stage))
+
+
+def asks_endpoints(recipe: Recipe, run: RunFolder, stage: str) -> bool:
+    """Return whether a stage asks chat models, whose calls run side by side in one process."""
+    return any(True for _ in _asked(recipe, run, stage))
 
 
 def _check_endpoints(recipe: Recipe, run: RunFolder, stages: Sequence[str], max_cost: float | None) -> None:
