@@ -148,8 +148,7 @@ def run(
         return
     if jobs > 1:
         raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds, --grid or --arms with it.")
-    done = _stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
-    say(f"report: {done.report()}")
+    _report(_stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost))
 
 
 def train(
@@ -173,8 +172,14 @@ def train(
 
     name = env_class(env).name if ":" not in env else env.rpartition(":")[2]
     recipe = {"name": name, "seed": seed, "budget": {"minutes": minutes}, "env": {"name": env}}
-    done = _stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost)
-    say(f"report: {done.report()}")
+    _report(_stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost))
+
+
+def _report(done: Run) -> None:
+    from reflectrl.pipeline.launch import is_main_process
+
+    if is_main_process():
+        say(f"report: {done.report()}")
 
 
 def _sweep(

@@ -16,7 +16,7 @@ from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.pipeline.folder import RunFolder, read_recipe
-from reflectrl.pipeline.launch import is_main_process
+from reflectrl.pipeline.launch import is_main_process, process_count
 
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
@@ -48,7 +48,22 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         from reflectrl.pipeline.rlft_stage import trainer_class
 
         trainer_class(recipe.rlft.trainer)
+    if {"gen-data", "sft"} & {*ahead}:
+        _check_shares(recipe)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])
+
+
+def _check_shares(recipe: Recipe) -> None:
+    """Refuse a batch of fine-tuning that the processes of a launch cannot share equally."""
+    tuned = {"policy": recipe.sft.policy}
+    if recipe.players.reflector.player == "local":
+        tuned["reflector"] = recipe.sft.reflector
+    for player, section in tuned.items() if recipe.sft.enabled else ():
+        if section.batch_size % process_count():
+            raise InvalidInput(
+                f"sft.{player}.batch_size={section.batch_size} was given with {process_count()} processes, which share "
+                "the rows of a step; set a multiple of their number."
+            )
 
 
 def _has_work(recipe: Recipe, run: RunFolder, stage: str) -> bool:

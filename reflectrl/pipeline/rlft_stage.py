@@ -55,6 +55,7 @@ from reflectrl.rollout.results import write_validated
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
+from reflectrl.training.sharding import whole_weights
 
 
 def rewind(run: Path, iterations: int, files: Sequence[str]) -> None:
@@ -281,10 +282,11 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         if is_main_process():
             rewind(run.path, first, (METRICS, THROUGHPUT, *([RATINGS] if recipe.players.rater is not None else [])))
         trainer.train(checkpoint)
+    weights = whole_weights(lm.model)
     if is_main_process():
         if trained:
             take_reflector(lm, run / REFLECTOR_RLFT)
-        save_model(lm, run / POLICY)
+        save_model(lm, run / POLICY, weights)
         if trainer.validated is not None:
             write_validated(run / POLICY, trainer.validated)
     return run_players.usage

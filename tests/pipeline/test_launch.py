@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prepared_runs import files
+from safetensors.torch import load_file
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
-from reflectrl.core.run_files import unfinished_files
 from reflectrl.pipeline import STAGES
 
 pytestmark = pytest.mark.slow
@@ -53,3 +55,48 @@ def test_an_evaluation_writes_the_same_bytes_in_one_two_and_four_processes(
     for there in others:
         assert {path for path in alone if there.get(path) != alone[path]} == set()
         assert there.keys() == alone.keys()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_fine_tuned_alike(run: Path, alone: Path, *players: str) -> None:
+    for player in players:
+        found, expected = (lines(each / f"sft/{player}-training.jsonl") for each in (run, alone))
+        assert len(found) == len(expected) > 0
+        for here, there in zip(found, expected, strict=True):
+            close = {
+                key: pytest.approx(at, rel=0, abs=1e-5) if isinstance(at, float) else at for key, at in there.items()
+            }
+            assert here == close
+    for folder in alone.glob("*/model.safetensors"):
+        if folder.parent.name in ("reflector", "policy-sft"):
+            weights, others = load_file(run / folder.relative_to(alone)), load_file(folder)
+            assert weights.keys() == others.keys()
+            assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-4
+
+
+def test_a_whole_run_in_two_processes_fine_tunes_like_one_process(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    alone, run = trained_run(), tmp_path / "run"
+    said = in_ranks(run, "run")
+    assert "gen-data           works in the first process; the others wait" in said[0]
+    assert "report: " in said[0]
+    assert not any(word in said[1] for word in ("report: ", "gen-data", "loss", "success"))
+    for path in ("data/teacher.jsonl", "sft/reflector.jsonl", "sft/policy.jsonl", "base/model.safetensors"):
+        assert (run / path).read_bytes() == (alone / path).read_bytes()
+    assert_fine_tuned_alike(run, alone, "reflector", "policy")
+    assert not (run / "checkpoints" / "sft-policy").exists()
+    assert {each["policy"] for each in lines(run / "eval.jsonl")} == {
+        each["policy"] for each in lines(alone / "eval.jsonl")
+    }
+
+
+def test_a_single_player_is_fine_tuned_alike_whose_rows_of_both_kinds_are_dealt(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
+    both = ("players.reflector.player=self", "sft.policy.batch_size=8", "sft.policy.micro_batch_size=4")
+    alone = trained_run(*both, stages=STAGES[:2])
+    run = shutil.copytree(trained_run(*both, stages=STAGES[:1]), tmp_path / "run")
+    in_ranks(run, "sft", *both)
+    assert_fine_tuned_alike(run, alone, "reflector", "policy")
