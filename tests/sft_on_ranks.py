@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from accelerate import PartialState
 from cpu_fsdp import allow, ask
 from safetensors.torch import save_file
@@ -14,10 +15,11 @@ from tiny_models import LABELS, policy_row, reflector_row
 from tiny_sft import fine_tune
 from torch.distributed.tensor import DTensor
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import Stop
 from reflectrl.lm.load import LanguageModel, new_model
-from reflectrl.lm.section import ModelSection
+from reflectrl.lm.section import LoraSection, ModelSection
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.sharding import whole
 
@@ -63,6 +65,14 @@ def share(base: ModelSection, folder: Path) -> None:
     for player in ROWS:
         tuned(base, folder, "whole", player)
     ask()
+    refused = {
+        "a single player": (base, "both", {}),
+        "a quantized base": (base.model_copy(update={"quantization": "8bit", "lora": LoraSection(r=4)}), "policy", {}),
+        "batch_size=5 was given with 2 processes": (base, "policy", {"batch_size": 5, "micro_batch_size": 5}),
+    }
+    for fact, (section, player, given) in refused.items():
+        with pytest.raises(InvalidInput, match=fact):
+            fine_tune(new_model(section, labels=LABELS, seed=0), ROWS["policy"], folder / "refused", player, **given)
     for player in ROWS:
         lm = tuned(base, folder, "sharded", player)
         assert all(isinstance(weight, DTensor) for weight in lm.model.parameters())

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser, prepare_multi_gpu_env
+from cpu_fsdp import CONFIG, ask
 from prepared_runs import files
+from run_folders import unfinish
 from safetensors.torch import load_file
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
+from reflectrl.core.jsonl import append_jsonl
+from reflectrl.core.run_files import unfinished_file, unfinished_files
 from reflectrl.pipeline import STAGES
 
 pytestmark = pytest.mark.slow
@@ -77,6 +83,20 @@ def assert_fine_tuned_alike(run: Path, alone: Path, *players: str) -> None:
             assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-4
 
 
+def test_rows_that_other_processes_have_played_are_not_played_again(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = shutil.copytree(trained_run(), tmp_path / "run")
+    rows = lines(run / "eval.jsonl")
+    unfinish(run, "eval")
+    (run / "eval.jsonl").unlink()
+    for rank in (0, 1):  # as if two processes had been killed when all was played but not put together
+        append_jsonl(run / unfinished_file("eval", rank), rows[rank::2])
+    played = {path: path.stat().st_mtime_ns for path in (run / "trajectories").glob("eval-*.jsonl")}
+    play_stages(small_recipe(), run, "eval")
+    assert lines(run / "eval.jsonl") == rows
+    assert {path: path.stat().st_mtime_ns for path in played} == played
+    assert unfinished_files(run, "eval") == []
+
+
 def test_a_whole_run_in_two_processes_fine_tunes_like_one_process(trained_run: TrainedRuns, tmp_path: Path) -> None:
     alone, run = trained_run(), tmp_path / "run"
     said = in_ranks(run, "run")
@@ -100,3 +120,22 @@ def test_a_single_player_is_fine_tuned_alike_whose_rows_of_both_kinds_are_dealt(
     run = shutil.copytree(trained_run(*both, stages=STAGES[:1]), tmp_path / "run")
     in_ranks(run, "sft", *both)
     assert_fine_tuned_alike(run, alone, "reflector", "policy")
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_accelerate_launches_what_the_shipped_configurations_ask_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["--config_file", str(CONFIG.with_name(f"{name}.yaml")), "-m", "reflectrl", "rlft"]
+    monkeypatch.setattr("sys.argv", ["accelerate", *command])
+    given, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    asked = prepare_multi_gpu_env(given)
+    assert (asked["ACCELERATE_MIXED_PRECISION"], given.num_processes) == ("no", 2)
+    if name == "ddp":
+        assert "ACCELERATE_USE_FSDP" not in asked
+        return
+    monkeypatch.setattr("os.environ", {})
+    ask()
+    assert {key: asked.get(key, "").lower() for key in os.environ} == {
+        key: at.lower() for key, at in os.environ.items()
+    }
