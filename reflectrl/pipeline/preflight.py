@@ -9,6 +9,7 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.config.spending import eval_role, open_account
 from reflectrl.core import InvalidInput
 from reflectrl.core.run_files import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
@@ -55,7 +56,7 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
 
 def _check_shares(recipe: Recipe) -> None:
     """Refuse a batch of fine-tuning that the processes of a launch cannot share equally."""
-    tuned = {"policy": recipe.sft.policy}
+    tuned: dict[str, SFTPlayerSection] = {"policy": recipe.sft.policy}
     if recipe.players.reflector.player == "local":
         tuned["reflector"] = recipe.sft.reflector
     for player, section in tuned.items() if recipe.sft.enabled else ():

@@ -124,7 +124,7 @@ def test_a_job_array_has_one_task_per_run_that_is_not_done(tmp_path: Path) -> No
     script.write_text(reflectrl(*asked, "--launcher", "slurm", *TINY).out)
     assert "#SBATCH --array=0-1\n" in script.read_text()
     run_script(script, SLURM_ARRAY_TASK_ID="1")
-    made = tmp_path / "the runs" / "nano-seed1"
+    made = tmp_path / "the runs" / "number_line-nano-seed1"
     assert (made / "report.html").is_file()
     assert "eval" in (made / "sweep.log").read_text()
     assert [path.name for path in made.parent.iterdir()] == [made.name]
@@ -146,4 +146,4 @@ def test_the_script_of_several_nodes_runs_all_stages_in_two_processes_of_one(tmp
         (tmp_path / command).chmod(0o755)
     given = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "PROCESSES_PER_NODE": "2"}
     run_script(script, "number_line/nano", "--runs", str(tmp_path / "runs"), *TINY, **given)
-    assert (tmp_path / "runs" / "nano" / "report.html").is_file()
+    assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()
