@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from reflectrl.core import WorkFailed
+
 
 def process_rank() -> int:
     """Return the rank of this process in a launch; 0 without one."""
@@ -32,12 +34,21 @@ def is_main_process() -> bool:
 def wait_for_all() -> None:
     """Wait until all processes of the launch are here, however long that takes.
 
-    If one of them fails, the launcher ends the others.
-    """
-    if process_count() > 1:
-        import torch.distributed
+    Raises:
+        WorkFailed: one of them has ended.
 
-        torch.distributed.barrier(_patient_group())
+    """
+    if process_count() == 1:
+        return
+    import torch.distributed
+
+    group = _patient_group()
+    try:
+        torch.distributed.barrier(group)
+    except RuntimeError as error:
+        raise WorkFailed(
+            f"process {process_rank()} of {process_count()} ends, because another one has ended; its message says why."
+        ) from error
 
 
 @functools.cache

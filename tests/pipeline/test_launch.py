@@ -14,7 +14,7 @@ from cpu_fsdp import CONFIG, ask
 from prepared_runs import files
 from run_folders import unfinish
 from safetensors.torch import load_file
-from trained_runs import TrainedRuns, play_stages, small_recipe
+from trained_runs import SMALL, TrainedRuns, play_stages, small_recipe
 from warm_processes import command_line, start_ranks
 
 from reflectrl.core.jsonl import append_jsonl
@@ -120,6 +120,16 @@ def test_a_single_player_is_fine_tuned_alike_whose_rows_of_both_kinds_are_dealt(
     run = shutil.copytree(trained_run(*both, stages=STAGES[:1]), tmp_path / "run")
     in_ranks(run, "sft", *both)
     assert_fine_tuned_alike(run, alone, "reflector", "policy")
+
+
+def test_processes_that_wait_for_one_that_fails_end_with_a_sentence(tmp_path: Path) -> None:
+    asked = ("data.teacher=openai", "data.endpoint.base_url=http://127.0.0.1:9/v1", "data.endpoint.max_attempts=1")
+    command = ("gen-data", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--run", "run", *asked)
+    first, second = start_ranks(tmp_path, command_line, *command, *SMALL)
+    assert first.wait() != 0
+    assert second.wait(30) == 1
+    assert "process 1 of 2 ends, because another one has ended; its message says why." in second.said
+    assert "Traceback" not in second.said
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])

@@ -361,6 +361,6 @@ def test_a_budget_of_one_process_s_minutes_is_refused_in_several(tmp_path, monke
 
 def test_rows_that_processes_cannot_share_equally_are_refused_before_work_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(InvalidInput, match=r"sft\.reflector\.batch_size=16 was given with 3 processes"):
+    with pytest.raises(InvalidInput, match=r"sft\.policy\.batch_size=16 was given with 3 processes"):
         play_stages(small_recipe(), tmp_path / "run", "gen-data")
     assert not (tmp_path / "run").exists()
