@@ -129,7 +129,7 @@ class RowTrainer(SFTTrainer):
         rows = torch.stack([loss for _, loss in self.batch])
         players = [float(example.player == "policy") for example, _ in self.batch]
         if self.accelerator.num_processes > 1:
-            both = torch.stack([rows, torch.tensor(players, device=rows.device)], dim=1)
+            both = torch.stack([rows, torch.tensor(players).to(rows)], dim=1)
             rows, of_policy = self.accelerator.gather(both).T
             players = of_policy.tolist()
         named = ("policy" if each else "reflector" for each in players)
