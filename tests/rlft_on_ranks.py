@@ -10,12 +10,15 @@ import pytest
 import torch
 from accelerate import Accelerator, PartialState
 from both import Both
+from cpu_fsdp import allow, ask
+from peft import LoraConfig, get_peft_model
 from remembered import played
 from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2
 from tiny_rlft import Run, run, value_head
+from torch.distributed.tensor import DTensor
 
-from reflectrl.config.training import Replay, Stage, Terms, ThoughtTerm, Validation
+from reflectrl.config.training import Replay, Stage, Term, Terms, ThoughtTerm, Validation
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
@@ -30,6 +33,7 @@ from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.learner import episodes_of_ranks
+from reflectrl.training.sharding import whole
 
 OPTIONS = {
     "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
@@ -132,3 +136,48 @@ def correct(folder: Path) -> None:
         save_every=10,
     ).train()
     save_file(trained.weights, folder / f"corrected_{rank}.safetensors")
+
+
+SHARDED = {
+    "stages": [Stage("main", 6, env={"size": 6})],
+    "learning_rate": 1e-3,
+    "micro_batch_tokens": 100,
+    "advantage": value_head(),
+    "rewards": {"env": 1.0, "novelty": 0.5},
+    "normalize_rewards": True,
+    "terms": Terms(kl=Term(0.1)),
+    "validation": Validation(every=2, episodes=5),
+    "ema": 0.5,
+    "save_every": 3,
+}
+"""Everything that reads or writes weights between updates."""
+
+
+def sharded(folder: Path, *, adapters: bool) -> None:
+    """Train with whole weights, then with sharded ones, once in one go and once resumed from the third iteration."""
+    allow()
+    rank = PartialState(cpu=True).process_index
+
+    def train(name: str, checkpoint: Path | None = None) -> Run:
+        model = gpt2(spread=0.1, layers=2)
+        if adapters:
+            settings = LoraConfig(
+                r=4, target_modules="all-linear", exclude_modules=["lm_head"], init_lora_weights=False
+            )
+            torch.manual_seed(0)
+            model = get_peft_model(model, settings)
+        trained = run(folder / name, model, **SHARDED).train(checkpoint)
+        save_file(
+            {key: whole(weight) for key, weight in trained.weights.items()}, folder / f"{name}_{rank}.safetensors"
+        )
+        (folder / f"{name}_{rank}.json").write_text(json.dumps(encode(trained.iterations)))
+        return trained
+
+    train("whole")
+    ask()
+    straight = train("sharded")
+    names = [name for name, weight in straight.model.named_parameters() if not isinstance(weight, DTensor)]
+    assert names == [], f"not sharded: {names}"
+    state = straight.trainer.learner._optimizer.optimizer.state
+    assert all(isinstance(each["exp_avg"], DTensor) for each in state.values())
+    train("resumed", folder / "sharded" / "checkpoint-3")

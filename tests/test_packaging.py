@@ -65,6 +65,10 @@ def test_the_wheel_works_from_outside_the_tree(tmp_path: Path) -> None:
     file, task, recipes = json.loads(first)
     assert Path(file).is_relative_to(site)
     assert "-to-" in task
-    shipped = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in (ROOT / "recipes").rglob("*.yaml")}
+    shipped = {
+        str(path.relative_to(ROOT / "recipes").with_suffix(""))
+        for path in (ROOT / "recipes").rglob("*.yaml")
+        if path.parent.name != "accelerate"
+    }
     assert shipped < set(recipes), "the files, and their arms"
     assert "every check passed" in second

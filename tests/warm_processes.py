@@ -84,14 +84,14 @@ def run_command(log: Path, *arguments: str, **options: Any) -> WarmProcess:
     return process
 
 
-def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any) -> list[WarmProcess]:
-    """Start the two processes that ``torchrun --nproc_per_node`` would start, without the launcher."""
+def start_ranks(folder: Path, target: Callable[..., object], *arguments: Any, ranks: int = 2) -> list[WarmProcess]:
+    """Start the processes that ``torchrun --nproc_per_node`` would start, without the launcher."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     started = []
-    for rank in range(2):
+    for rank in range(ranks):
         env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
         started.append(WarmProcess(folder / f"rank{rank}.log", target, *arguments, env=env))
     return started

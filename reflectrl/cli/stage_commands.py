@@ -135,6 +135,10 @@ def run(
         typer.Option(metavar="all|A,B", help="The recipe and all of its arms, or some, with every seed, compared."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, with --seeds, --grid or --arms.")] = 1,
+    launcher: Annotated[
+        Literal["here", "print", "slurm"],
+        typer.Option(help="Start these runs here, or print their commands: one a line, or a job array for sbatch."),
+    ] = "here",
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
@@ -143,13 +147,26 @@ def run(
         if recipe is None:
             raise InvalidInput("--seeds, --grid or --arms was given without --recipe; say which recipe to run.")
         _sweep(
-            recipe, runs, run, overrides, arm=arm, arms=arms, seeds=seeds, grid=grid or [], jobs=jobs, max_cost=max_cost
+            recipe,
+            runs,
+            run,
+            overrides,
+            arm=arm,
+            arms=arms,
+            seeds=seeds,
+            grid=grid or [],
+            jobs=jobs,
+            launcher=launcher,
+            max_cost=max_cost,
         )
         return
+    if launcher != "here":
+        raise InvalidInput(
+            f"--launcher {launcher} was given for a single run; expected --seeds, --grid or --arms with it."
+        )
     if jobs > 1:
         raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds, --grid or --arms with it.")
-    done = _stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
-    say(f"report: {done.report()}")
+    _report(_stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost))
 
 
 def train(
@@ -173,8 +190,14 @@ def train(
 
     name = env_class(env).name if ":" not in env else env.rpartition(":")[2]
     recipe = {"name": name, "seed": seed, "budget": {"minutes": minutes}, "env": {"name": env}}
-    done = _stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost)
-    say(f"report: {done.report()}")
+    _report(_stages(STAGES, recipe, runs, run, overrides, max_cost=max_cost))
+
+
+def _report(done: Run) -> None:
+    from reflectrl.pipeline.launch import is_main_process
+
+    if is_main_process():
+        say(f"report: {done.report()}")
 
 
 def _sweep(
@@ -188,6 +211,7 @@ def _sweep(
     seeds: str | None,
     grid: list[str],
     jobs: int,
+    launcher: Literal["here", "print", "slurm"],
     max_cost: float | None,
 ) -> None:
     """Check the recipe of every run before the first begins, run them, and print their comparison."""
@@ -211,6 +235,10 @@ def _sweep(
     if len(waiting) < len(planned):
         reporter.line(f"{len(planned) - len(waiting)} of {len(planned)} runs are done already")
     extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
+    if launcher != "here":
+        if waiting:
+            say(sweep.commands_text(waiting, launcher, extra))
+        return
     try:
         sweep.run_all(waiting, jobs=jobs, reporter=reporter, extra=extra)
     except (KeyboardInterrupt, SystemExit) as stopped:

@@ -55,7 +55,7 @@ def _shipped() -> Mapping[str, tuple[str, str | None]]:
 
     def walk(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
-            if entry.is_dir():
+            if entry.is_dir() and entry.name != "accelerate":  # configurations of launches
                 yield from walk(entry, f"{prefix}{entry.name}/")
             elif entry.name.endswith(".yaml"):
                 yield prefix + entry.name.removesuffix(".yaml")

@@ -197,7 +197,7 @@ class SFTPlayerSection(Section):
     from the best weights on and within a quarter of the steps so far, and training ends; absent: never before
     ``steps``."""
     batch_size: Count = 32
-    """Rows per optimizer step."""
+    """Rows per optimizer step, of all processes together."""
     micro_batch_size: Count = 32
     """Rows per forward pass; the gradients of a batch are accumulated."""
     learning_rate: Positive = 2e-4

@@ -133,9 +133,14 @@ def checkpoints_folder(training: str) -> str:
     return f"checkpoints/{training}"
 
 
-def unfinished_file(stage: str) -> str:
-    """Return the name of the file with the results that ``stage`` has so far."""
-    return f"{stage}.partial.jsonl"
+def unfinished_file(stage: str, rank: int = 0) -> str:
+    """Return the name of the file with the results that a process of ``stage`` has so far."""
+    return f"{stage}.partial{f'-{rank}' if rank else ''}.jsonl"
+
+
+def unfinished_files(run: Path, stage: str) -> list[Path]:
+    """Return the files with the results that ``stage`` has so far, of all processes."""
+    return sorted(run.glob(f"{stage}.partial*.jsonl"))
 
 
 def eval_episodes_file(policy: str, reflections: str, mode: str, split: str | None = None) -> str:

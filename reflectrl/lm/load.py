@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,15 +239,18 @@ def _check_finite(folder: Path, model: PreTrainedModel | PeftModel) -> None:
             )
 
 
-def save_model(lm: LanguageModel, folder: Path) -> None:
-    """Write adapter or weights (safetensors) and tokenizer or processor to ``folder``, all or nothing."""
+def save_model(lm: LanguageModel, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write adapter or weights (safetensors) and tokenizer or processor to ``folder``, all or nothing.
+
+    ``weights`` are those of a model that is sharded.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with in_one_move(folder) as fresh, no_progress_bars():
         if lm.adapted:
             # added labels are saved as separate rows, so the whole embedding need not be saved
-            lm.model.save_pretrained(str(fresh), save_embedding_layers=False)
+            lm.model.save_pretrained(str(fresh), save_embedding_layers=False, state_dict=weights)
         else:
-            lm.model.save_pretrained(fresh)
+            lm.model.save_pretrained(fresh, state_dict=weights)
         (lm.pictures.processor if lm.pictures else lm.tokenizer).save_pretrained(fresh)
 
 

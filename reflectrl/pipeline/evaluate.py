@@ -1,19 +1,33 @@
-"""The eval stage: every policy of the recipe on the same fixed episodes, and its trajectories for the report."""
+"""The eval stage: every policy of the recipe on the same fixed episodes, and its trajectories for the report.
+
+In a launch of several processes each row of the table is played by one of them, as a single process would play it, so
+that all files have the same bytes: which episodes share a batch may change the last bits of a probability.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import InvalidInput, ReflectRLError, Trajectory
 from reflectrl.core.check import spread
 from reflectrl.core.jsonl import append_jsonl, drop_unfinished_line, write_jsonl
-from reflectrl.core.run_files import BASE, POLICIES, POLICY, RESULTS, TRIALS, unfinished_file
+from reflectrl.core.run_files import (
+    BASE,
+    POLICIES,
+    POLICY,
+    RESULTS,
+    TRIALS,
+    unfinished_file,
+    unfinished_files,
+)
 from reflectrl.core.seeds import derive_seed
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.lm.load import LanguageModel
@@ -21,6 +35,8 @@ from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.writer import LMReflector
 from reflectrl.pipeline.console import Advance, labelled
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.launch import is_main_process, process_count, process_rank, wait_for_all
+from reflectrl.pipeline.preflight import asks_endpoints
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.players import Player, Policy
@@ -42,6 +58,7 @@ from reflectrl.rollout.results import (
 )
 from reflectrl.rollout.worker import gather, send
 from reflectrl.seats.experience import Experience
+from reflectrl.seats.memory import MemoryPlayerSection
 from reflectrl.seats.reflector import ExpertReflector, ScriptedReflector, ShuffledReflector
 from reflectrl.seats.table import Seat, reflecting
 
@@ -53,16 +70,33 @@ AUDITED = 16
 """Number of a trained policy's episodes in which its reflector is audited: the expert answers at each step."""
 
 
+class _Row(NamedTuple):
+    """What a row of the table is about."""
+
+    policy: str
+    reflections: str
+    mode: str
+    split: str
+
+
+_Cast: TypeAlias = Callable[[], tuple[Policy, Sequence[Seat]]]
+"""Loads the players of a row: only a process that plays it does."""
+
+
 class _Evaluation:
     """Plays the episodes and records rows and trajectories; rows that an earlier process finished are not repeated."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance) -> None:
+    def __init__(
+        self, recipe: Recipe, run: RunFolder, account: Account, envs: RecipeEnvs, advance: Advance, processes: int
+    ) -> None:
         self.recipe = recipe
         self.run = run
         self.run_players = Team(recipe, run, account)
         self.rows: list[EvalRow] = []
         self.trial_rows: list[TrialRow] = []
-        self._unfinished = run / unfinished_file("eval")
+        self._unfinished = run / unfinished_file("eval", process_rank())
+        self._processes = processes
+        self._given: list[int] = []  # number of episodes that each process was given
         self._advance = advance
         self._checked = False
         section = recipe.eval
@@ -81,49 +115,76 @@ class _Evaluation:
         }
         # clients first: nothing is played if a key or a run is missing
         self._reflectors = {each.name: self.run_players.other_reflector(each) for each in section.reflectors}
-        drop_unfinished_line(self._unfinished)
-        finished = read_results(self._unfinished) if self._unfinished.exists() else []
-        self._before = {(row.policy, row.reflections, row.mode, row.split): row for row in finished}
+        self._before: Mapping[_Row, EvalRow] = {}
         most = max(len(episodes) for episodes in self._episodes.values())
         self._envs = envs.make(section.env, min(section.batch_size, most))
+
+    def read_finished(self) -> None:
+        """Read the rows that are played already, by whichever process."""
+        finished = [row for path in unfinished_files(self.run.path, "eval") for row in read_results(path)]
+        self._before = {_Row(row.policy, row.reflections, row.mode, row.split): row for row in finished}
+
+    def walk(self) -> None:
+        """Play what nobody has played yet, as far as it is this process's, and list the rows that it knows."""
+        self.rows, self.trial_rows = [], []
+        self._given = [0] * self._processes
+        for name in self.recipe.eval.policies:
+            if name in _FOLDERS:
+                self.model_rows(name)
+            else:
+                self.plain_rows(name)
+
+    def _is_mine(self, *rows: _Row) -> bool:
+        """Give rows that belong together to the process with the fewest episodes; return whether that is this one.
+
+        Episodes without a local model take no time; what is played already is read by all.
+        """
+        left = [row for row in rows if row not in self._before]
+        rank = self._given.index(min(self._given))
+        self._given[rank] += sum(len(self._episodes_of(row)) for row in left if row.policy in _FOLDERS)
+        return not left or rank == process_rank()
+
+    def _episodes_of(self, row: _Row) -> Sequence[Episode]:
+        """Return the episodes of a row; trials have seeds of their own."""
+        number = re.search(r"\d+$", row.mode)
+        if number is None:
+            return self._episodes[row.split, row.mode]
+        section, seed = self.recipe.eval, derive_seed(self.recipe.seed, "trial", int(number[0]))
+        return fixed_episodes(
+            self._env, row.split, episodes=None, max_tasks=section.max_tasks, seed=seed, prefixes=section.tasks
+        )
 
     def empty_groups(self) -> list[str]:
         """Groups of tasks of which no task is played."""
         played = {episode.task.id for episodes in self._episodes.values() for episode in episodes}
         return [group for group in self.recipe.eval.groups if not any(task.startswith(group) for task in played)]
 
-    def play(
-        self, name: str, reflections: str, mode: str, split: str, policy: Policy, reflector: Player | None
-    ) -> list[Trajectory]:
+    def play(self, row: _Row, policy: Callable[[], Policy], reflector: Callable[[], Player | None]) -> list[Trajectory]:
         """Play and record one row of the table, and those of its groups of tasks; return its episodes.
 
         Trained and remote policies read the words of the recipe's planner and memory.
         """
         section = self.recipe.eval
-        seats = reflecting(reflector)
-        if name in (*POLICIES.values(), "remote"):
-            seats = self.run_players.playing(reflector, _FOLDERS.get(name, POLICY), section.memory)
-        row, trajectories = self._play(name, reflections, mode, split, self._episodes[split, mode], policy, seats)
-        self.rows.append(row)
+
+        def cast() -> tuple[Policy, Sequence[Seat]]:
+            actor, spoken = policy(), reflector()
+            if row.policy in (*POLICIES.values(), "remote"):
+                return actor, self.run_players.playing(spoken, _FOLDERS.get(row.policy, POLICY), section.memory)
+            return actor, reflecting(spoken)
+
+        whole, trajectories = self._play(row, cast)
+        self.rows.append(whole)
         for group in section.groups:
             if any(trajectory.task.id.startswith(group) for trajectory in trajectories):
-                part = summarise(name, reflections, mode, split, trajectories, group)
-                self.rows.append(replace(part, benchmark=row.benchmark, chosen=row.chosen))
+                part = summarise(*row, trajectories, group)
+                self.rows.append(replace(part, benchmark=whole.benchmark, chosen=whole.chosen))
         return trajectories
 
-    def _play(
-        self,
-        name: str,
-        reflections: str,
-        mode: str,
-        split: str,
-        episodes: Sequence[Episode],
-        policy: Policy,
-        seats: Sequence[Seat],
-    ) -> tuple[EvalRow, list[Trajectory]]:
-        """Play and record episodes, or read what an earlier process recorded of them."""
+    def _play(self, asked: _Row, cast: _Cast) -> tuple[EvalRow, list[Trajectory]]:
+        """Play and record the episodes of a row, or read what an earlier process recorded of them."""
         section, splits = self.recipe.eval, self.recipe.eval.splits
-        row = self._before.get((name, reflections, mode, split))
+        name, reflections, mode, split = asked
+        episodes, row = self._episodes_of(asked), self._before.get(asked)
         if row is not None:
             path = self.run / episodes_file(row, len(splits))
             played = read_trajectories(path)[1]
@@ -136,6 +197,7 @@ class _Evaluation:
                     "played again."
                 )
             return row, played
+        policy, seats = cast()
         who = [] if reflections in ("none", self.recipe.players.reflector.player) else [reflections]
         label = " ".join([name, *who, mode, *([split] if len(splits) > 1 else [])])
         finished, local = itertools.count(1), policy if isinstance(policy, LMPolicy) else None
@@ -203,7 +265,9 @@ class _Evaluation:
             return frozenset()
         return frozenset(starts)
 
-    def trials(self, name: str, reflections: str, policy: Policy, reflector: Player | None) -> None:
+    def trials(
+        self, name: str, reflections: str, policy: Callable[[], Policy], reflector: Callable[[], Player | None]
+    ) -> None:
         """Play the trials of a policy with a memory and, if wanted, without one; record rows of each and its groups."""
         section, settings = self.recipe.eval.trials, self.recipe.eval.memory or self.recipe.players.memory
         if section is None or name not in section.policies:
@@ -211,28 +275,28 @@ class _Evaluation:
         kinds = [memory for memory, there in ((True, settings is not None), (False, section.control)) if there]
         for split in self.recipe.eval.splits:
             for memory in kinds:
+                modes = (f"{'trial' if memory else 'alone'}{number}" for number in range(1, section.count + 1))
+                rows = [_Row(name, reflections, mode, split) for mode in modes]
+                if not self._is_mine(*rows):
+                    continue
                 played: list[list[Trajectory]] = []
-                for number in range(1, section.count + 1):
+                for number, row in enumerate(rows, start=1):
                     past = self._past(played) if memory else ()
                     first = section.begin_with == "examples" and number == 1
                     shown = settings.examples if settings is not None and first else settings
-                    seats = self.run_players.remembering(shown, past, reflector)
-                    mode = f"{'trial' if memory else 'alone'}{number}"
-                    episodes = self._trial_episodes(split, number)
-                    played.append(self._play(name, reflections, mode, split, episodes, policy, seats)[1])
+
+                    def cast(
+                        shown: MemoryPlayerSection | None = shown, past: Sequence[Experience] = past
+                    ) -> tuple[Policy, Sequence[Seat]]:
+                        return policy(), self.run_players.remembering(shown, past, reflector())
+
+                    played.append(self._play(row, cast)[1])
                     ids = [trajectory.task.id for trajectory in played[-1]]
                     self.trial_rows += (
                         trial_row(name, reflections, split, played, memory=memory, remembered=len(past), group=group)
                         for group in ("", *self.recipe.eval.groups)
                         if any(each.startswith(group) for each in ids)
                     )
-
-    def _trial_episodes(self, split: str, number: int) -> list[Episode]:
-        """Return one episode for each task of the split, with the seeds of a trial."""
-        section, seed = self.recipe.eval, derive_seed(self.recipe.seed, "trial", number)
-        return fixed_episodes(
-            self._env, split, episodes=None, max_tasks=section.max_tasks, seed=seed, prefixes=section.tasks
-        )
 
     def _past(self, played: Sequence[Sequence[Trajectory]]) -> tuple[Experience, ...]:
         """Return the memory of the next trial: the best episode of each task so far, the shortest first."""
@@ -254,26 +318,43 @@ class _Evaluation:
     def model_rows(self, name: str) -> None:
         """Play a local policy sampled and, if wanted, greedy; that of RLFT also with controls and other reflectors."""
         folder = _FOLDERS[name]
-        lm, player = self.run_players.lm_policy(folder)
-        self._check_prompt_lengths(lm)
+
+        @functools.cache
+        def loaded() -> tuple[LanguageModel, Callable[[bool], Policy]]:
+            lm, player = self.run_players.lm_policy(folder)
+            self._check_prompt_lengths(lm)
+            return lm, player
+
+        def sampling() -> Policy:
+            return loaded()[1](False)
+
         who, section = self.recipe.players.reflector.player, self.recipe.eval
-        reflectors: dict[str, Callable[[], Player | None]] = {who: lambda: self.run_players.reflector(lm, folder)}
+        reflectors: dict[str, Callable[[], Player | None]] = {
+            who: lambda: self.run_players.reflector(loaded()[0], folder)
+        }
         if name == "zero_shot":
             reflectors = {"none": lambda: None}
         if name == "rlft":
             reflectors |= self._reflectors
         for reflections, load in reflectors.items():
-            reflector = load()
+            reflector = functools.cache(load)
             for split in section.splits:
-                sampled = self.play(name, reflections, "sampled", split, player(False), reflector)
-                if section.greedy:
-                    self.play(name, reflections, "greedy", split, player(True), reflector)
-                if name == "rlft" and reflections == who:
-                    # the run's own reflector has been played above
-                    for control in (each for each in section.controls if each != who):
-                        self.play(name, control, "sampled", split, player(False), _control(control, sampled))
+                row = _Row(name, reflections, "sampled", split)
+                controls = []
+                if name == "rlft" and reflections == who:  # the run's own reflector is no control
+                    controls = [row._replace(reflections=each) for each in section.controls if each != who]
+                shuffled = [each for each in controls if each.reflections == "shuffled"]  # its words are those of row
+                if mine := self._is_mine(row, *shuffled):
+                    sampled = self.play(row, sampling, reflector)
+                greedy = row._replace(mode="greedy")
+                if section.greedy and self._is_mine(greedy):
+                    self.play(greedy, lambda: loaded()[1](True), reflector)
+                for control in controls:
+                    if mine if control in shuffled else self._is_mine(control):
+                        words = sampled if control in shuffled else []
+                        self.play(control, sampling, functools.partial(_control, control.reflections, words))
             if reflections == who:
-                self.trials(name, who, player(False), reflector)
+                self.trials(name, who, sampling, reflector)
 
     def plain_rows(self, name: str) -> None:
         """Play a policy without a local model, sampled; a remote one reads what other chat models or the expert say."""
@@ -281,8 +362,10 @@ class _Evaluation:
         reflector = self.run_players.reflector(None) if name == "remote" and kind in ("remote", "expert") else None
         reflections = "none" if reflector is None else kind
         for split in self.recipe.eval.splits:
-            self.play(name, reflections, "sampled", split, policy, reflector)
-        self.trials(name, reflections, policy, reflector)
+            row = _Row(name, reflections, "sampled", split)
+            if self._is_mine(row):
+                self.play(row, lambda: policy, lambda: reflector)
+        self.trials(name, reflections, lambda: policy, lambda: reflector)
 
 
 def _control(kind: str, sampled: Sequence[Trajectory]) -> Player:
@@ -306,20 +389,33 @@ def run_eval(
 
     """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
-        evaluation = _Evaluation(recipe, run, account, envs, advance)
+        # one journal has all replies: none is paid twice where the next start has another number of processes
+        processes = 1 if asks_endpoints(recipe, run, "eval") else process_count()
+        if process_rank() >= processes:
+            return Usage()
+        meet = wait_for_all if processes > 1 else lambda: None
+        evaluation = _Evaluation(recipe, run, account, envs, advance, processes)
         for group in evaluation.empty_groups():
             report(labelled("eval", f"no task that is played has an id that starts with {group!r} (eval.groups)"))
-        for name in recipe.eval.policies:
-            if name in _FOLDERS:
-                evaluation.model_rows(name)
-            else:
-                evaluation.plain_rows(name)
+        for path in unfinished_files(run.path, "eval") if is_main_process() else ():
+            drop_unfinished_line(path)
+        meet()
+        evaluation.read_finished()
+        meet()
+        evaluation.walk()
+        meet()
+        if not is_main_process():
+            return Usage()
+        if processes > 1:
+            evaluation.read_finished()
+            evaluation.walk()  # which now reads the rows of the others
     if evaluation.trial_rows:
         write_jsonl(run / TRIALS, evaluation.trial_rows)
     else:
         (run / TRIALS).unlink(missing_ok=True)
     write_results(run / RESULTS, evaluation.rows)
-    (run / unfinished_file("eval")).unlink(missing_ok=True)
+    for path in unfinished_files(run.path, "eval"):
+        path.unlink()
     advance(1, 1, _successes(evaluation.rows))
     return evaluation.run_players.usage
 

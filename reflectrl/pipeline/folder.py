@@ -35,28 +35,14 @@ from reflectrl.core.run_files import (
     RECIPE,
     checkpoints_folder,
     saved_player,
-    unfinished_file,
+    unfinished_files,
 )
 from reflectrl.endpoint.journal import REPLIES, read_replies
 from reflectrl.pipeline.inputs import changed_inputs, outside_files, stage_inputs
+from reflectrl.pipeline.launch import is_main_process
 
 _SECONDS = ("wall_seconds", "cpu_seconds")
 """Keys of the seconds of all starts of a stage, by the clock and of this process."""
-
-
-def process_rank() -> int:
-    """Return the rank of this process in a `torchrun` launch; 0 without one."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def process_count() -> int:
-    """Return the number of processes of a `torchrun` launch; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_main_process() -> bool:
-    """Return whether this process writes the files that all processes share."""
-    return process_rank() == 0
 
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -198,7 +184,7 @@ class RunFolder:
 
     def forget(self, stage: str) -> None:
         """Mark ``stage`` as not done, and discard its unfinished parts."""
-        (self.path / unfinished_file(stage)).unlink(missing_ok=True)
+        self._discard(stage)
         self._update(stage, {"done": False, "products": {}})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
@@ -233,12 +219,12 @@ class RunFolder:
         entry, path = self._read().get(stage), self.path / RECIPE
         before = read_text(path, "the recipe of this run folder") if path.exists() else None
         if anew:
-            (self.path / unfinished_file(stage)).unlink(missing_ok=True)
+            self._discard(stage)
         self.begin(recipe, stage)
         try:
             yield
         except InvalidInput:
-            made = (self.path / unfinished_file(stage)).exists() if anew else self._has_made(stage)
+            made = unfinished_files(self.path, stage) if anew else self._has_made(stage)
             if (entry is None or anew) and is_main_process() and not made:
                 others = {name: other for name, other in self._read().items() if name != stage}
                 self._write(others if entry is None else {**others, stage: entry})
@@ -248,8 +234,13 @@ class RunFolder:
                     write_text(path, before)
             raise
 
+    def _discard(self, stage: str) -> None:
+        """Remove the unfinished parts of ``stage``."""
+        for path in unfinished_files(self.path, stage) if is_main_process() else ():
+            path.unlink()
+
     def _has_made(self, stage: str) -> bool:
-        if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or (self.path / unfinished_file(stage)).exists():
+        if any(self.path.glob(f"{checkpoints_folder(stage)}*")) or unfinished_files(self.path, stage):
             return True
         # every start of a stage writes the base models again, so they are not work that was done
         return any(not name.startswith(BASE) for name in self._products(stage))

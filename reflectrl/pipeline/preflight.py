@@ -9,13 +9,15 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import exported_recipe, read_agent_file
 from reflectrl.config.environment import recipe_env
+from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.config.spending import eval_role, open_account
 from reflectrl.core import InvalidInput
 from reflectrl.core.run_files import CALLS, DATASET, POLICIES, REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
-from reflectrl.pipeline.folder import RunFolder, is_main_process, read_recipe
+from reflectrl.pipeline.folder import RunFolder, read_recipe
+from reflectrl.pipeline.launch import is_main_process, process_count
 
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
@@ -47,7 +49,22 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         from reflectrl.pipeline.rlft_stage import trainer_class
 
         trainer_class(recipe.rlft.trainer)
+    if {"gen-data", "sft"} & {*ahead}:
+        _check_shares(recipe)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])
+
+
+def _check_shares(recipe: Recipe) -> None:
+    """Refuse a batch of fine-tuning that the processes of a launch cannot share equally."""
+    tuned: dict[str, SFTPlayerSection] = {"policy": recipe.sft.policy}
+    if recipe.players.reflector.player == "local":
+        tuned["reflector"] = recipe.sft.reflector
+    for player, section in tuned.items() if recipe.sft.enabled else ():
+        if section.batch_size % process_count():
+            raise InvalidInput(
+                f"sft.{player}.batch_size={section.batch_size} was given with {process_count()} processes, which share "
+                "the rows of a step; set a multiple of their number."
+            )
 
 
 def _has_work(recipe: Recipe, run: RunFolder, stage: str) -> bool:
@@ -59,6 +76,11 @@ def _has_work(recipe: Recipe, run: RunFolder, stage: str) -> bool:
     except InvalidInput:
         return stage == "eval"
     return stage == "eval" and bool(run.changed(stage))
+
+
+def asks_endpoints(recipe: Recipe, run: RunFolder, stage: str) -> bool:
+    """Return whether a stage asks chat models, whose calls run side by side in one process."""
+    return any(True for _ in _asked(recipe, run, stage))
 
 
 def _check_endpoints(recipe: Recipe, run: RunFolder, stages: Sequence[str], max_cost: float | None) -> None:

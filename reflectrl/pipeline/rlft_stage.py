@@ -42,7 +42,8 @@ from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.lm.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
-from reflectrl.pipeline.folder import RunFolder, is_main_process
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.launch import is_main_process, main_first
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import Tracking, tracking
@@ -54,6 +55,7 @@ from reflectrl.rollout.results import write_validated
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
+from reflectrl.training.sharding import whole_weights
 
 
 def rewind(run: Path, iterations: int, files: Sequence[str]) -> None:
@@ -249,7 +251,8 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     if profile is not None and torch.cuda.is_available():
         profile.synchronize = torch.cuda.synchronize
     run_players = Team(recipe, run, account)
-    lm, reflector = starting_players(run_players)
+    with main_first():  # it writes the base, where there is no sft
+        lm, reflector = starting_players(run_players)
     trained = recipe.players.reflector.trained
     if is_main_process():
         for split in ("train", *(["validation"] if section.validation else [])):
@@ -279,10 +282,11 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         if is_main_process():
             rewind(run.path, first, (METRICS, THROUGHPUT, *([RATINGS] if recipe.players.rater is not None else [])))
         trainer.train(checkpoint)
+    weights = whole_weights(lm.model)
     if is_main_process():
         if trained:
             take_reflector(lm, run / REFLECTOR_RLFT)
-        save_model(lm, run / POLICY)
+        save_model(lm, run / POLICY, weights)
         if trainer.validated is not None:
             write_validated(run / POLICY, trainer.validated)
     return run_players.usage

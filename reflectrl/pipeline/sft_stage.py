@@ -22,13 +22,14 @@ from reflectrl.core.run_files import (
     sft_training_file,
 )
 from reflectrl.core.seeds import derive_seed
-from reflectrl.core.stop import gentle_stops
+from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.lm.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
 from reflectrl.lm.writer import LMReflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.launch import is_main_process, main_first, wait_for_all
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_words
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
@@ -37,6 +38,7 @@ from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
+from reflectrl.training.sharding import whole_weights
 
 AT_ONCE = 512
 """Number of prompts that a trained reflector answers at once."""
@@ -117,7 +119,9 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
                 "reflector first, or both players with one command."
             )
         _train(recipe, run, player, advance, folder, checkpoints)
-    shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
+    if is_main_process():
+        shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
+    wait_for_all()
 
 
 def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
@@ -137,9 +141,12 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
         release_memory()
 
     first = max(map(checkpoint_step, checkpoints.glob("*/checkpoint-*")), default=0)
+    if not is_main_process():
+        whole_weights(fine_tune(recipe, run, player, checkpoints)[0].model)
+        return
     with tracking(recipe, run.path, f"sft-{player}", first) as sent:
         lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked)
-    save_model(lm, folder)
+    save_model(lm, folder, whole_weights(lm.model))
     advance(summary.steps, summary.steps, _note(summary, section))
 
 
@@ -148,7 +155,7 @@ def fine_tune(
     run: RunFolder,
     player: Player,
     checkpoints: Path,
-    on_step: Callable[[int, int, float], None],
+    on_step: Callable[[int, int, float], None] | None = None,
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
     *,
     check_lengths: bool = True,
@@ -160,19 +167,21 @@ def fine_tune(
         release_memory()  # of the reflector, before the policy takes its place
     run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
-    base = run_players.base(role)
+    with main_first():  # it writes the base
+        base = run_players.base(role)
     if recipe.model.name != BUILTIN:  # whose labels are tokens by construction
         check_labels(recipe.model, run_players.labels)  # of the policy too, before the reflector trains for hours
     lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
     played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
-    if check_lengths:
+    if check_lengths and is_main_process():
         check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}
-    warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
+    if is_main_process():
+        warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 
-    with gentle_stops() as stop:
+    with gentle_stops(tell_user if is_main_process() else lambda _: None) as stop:
         summary = train_sft(
             lm,
             rows,

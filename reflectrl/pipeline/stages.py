@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from reflectrl.config import Recipe
 from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
@@ -21,7 +23,8 @@ from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
-from reflectrl.pipeline.folder import RunFolder, disk_errors, process_count
+from reflectrl.pipeline.folder import RunFolder, disk_errors
+from reflectrl.pipeline.launch import is_main_process, process_count, wait_for_all
 from reflectrl.pipeline.preflight import preflight
 from reflectrl.pipeline.trackers import tracking
 from reflectrl.rollout.results import read_results
@@ -59,7 +62,7 @@ def run_stages(
 
     Raises:
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
-            works in, several processes for another stage than rlft, or anything that ``preflight`` refuses.
+            works in, or anything that ``preflight`` refuses.
         WorkFailed: a stage failed; the same command continues from the last checkpoint.
 
     """
@@ -75,14 +78,10 @@ def run_stages(
             f"a dry run or Batch mode was asked for with stages {list(stages)}; only gen-data has them: pass "
             "stages=('gen-data',)."
         )
-    if process_count() > 1 and tuple(stages) != ("rlft",):
-        raise InvalidInput(
-            f"stages {list(stages)} were started in several processes; only rlft takes them: run the others without "
-            "torchrun."
-        )
     _see_one_gpu()
     preflight(recipe, RunFolder(run_dir), stages, spending)
-    job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter or Reporter())
+    reporter = reporter or Reporter() if is_main_process() else Reporter(Console(quiet=True))
+    job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter)
     with job.run.locked(), disk_errors(run_dir):
         if recipe.budget is not None:
             from reflectrl.pipeline.auto import kept
@@ -104,6 +103,11 @@ def _run_stage(job: _Job, stage: str) -> None:
     if job.recipe.budget is not None and not job.run.has_begun(stage):
         from reflectrl.pipeline.auto import chosen
 
+        if process_count() > 1 and stage != "eval":
+            raise InvalidInput(
+                f"stage {stage!r} chooses settings by the pace of one process, but {process_count()} were started; run "
+                "it without torchrun, or leave the recipe's budget out."
+            )
         job.recipe = chosen(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled(stage, text)))
     recipe, run = job.recipe, job.run
     for earlier in STAGES[: STAGES.index(stage)]:
@@ -134,13 +138,15 @@ def _run_stage(job: _Job, stage: str) -> None:
         return
     elif changed := run.changed(stage):
         job.reporter.line(labelled(stage, f"continues with {', '.join(changed)} as changed since it was begun"))
-    if stage == "gen-data" and not run.has_begun(stage):
+    if stage == "gen-data" and is_main_process() and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
+    wait_for_all()  # until all have seen what the main process changes now
     begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage, anew=not same)
     with begun, run.timed(stage):  # a dry run begins nothing, so that the recipe may still change
         is_finished = _work(job, stage)
     if is_finished:
         run.finish(recipe, stage)
+    wait_for_all()
 
 
 def _work(job: _Job, stage: str) -> bool:
@@ -175,6 +181,10 @@ def _gen_data(job: _Job) -> bool:
     from reflectrl.data_gen import generate
 
     report = job.reporter.line
+    if not is_main_process():  # its calls run side by side in one process
+        return True
+    if process_count() > 1:
+        report(labelled("gen-data", "works in the first process; the others wait"))
     if job.spending.dry_run or job.spending.batch:
         generate(job.recipe, job.run.path, spending=job.spending, tell=report)
         return False
@@ -247,6 +257,8 @@ def _eval(job: _Job) -> bool:
     with job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost)
         usage = run_eval(job.recipe, job.run, account, advance, job.reporter.line)
+    if not is_main_process():
+        return True
     with tracking(job.recipe, job.run.path, "eval") as sent:
         for row in read_results(job.run / RESULTS):
             place = "/".join(filter(None, ("eval", row.policy, row.reflections, row.mode, row.split, row.group)))

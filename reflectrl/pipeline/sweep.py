@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core import InvalidInput, WorkFailed
@@ -41,6 +42,12 @@ class PlannedRun:
     """Environment variables of the run's process, in addition to those of this one."""
     arm: str | None = None
     """Arm of the recipe; ``None`` for the recipe itself."""
+
+    def command(self, extra: Sequence[str] = ()) -> list[str]:
+        """Return the command of the run; ``extra`` are further options of ``reflectrl run``."""
+        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", self.recipe, "--runs", str(self.folder.parent)]
+        command += [] if self.arm is None else ["--arm", self.arm]
+        return [*command, "--run", self.folder.name, *extra, *self.overrides]
 
     @property
     def log(self) -> Path:
@@ -212,19 +219,29 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
         )
 
 
+def commands_text(planned: Sequence[PlannedRun], launcher: Literal["print", "slurm"], extra: Sequence[str] = ()) -> str:
+    """Return the commands of ``planned``: one a line, or a job array for ``sbatch``, whose log files are the runs'."""
+    commands = [shlex.join(run.command(extra)) for run in planned]
+    if launcher == "print":
+        return "\n".join(commands)
+    folder = planned[0].folder.parent.resolve()
+    head = [f"#SBATCH --job-name={folder.name}", f"#SBATCH --array=0-{len(planned) - 1}", "#SBATCH --output=/dev/null"]
+    logs = [f"mkdir -p {shlex.quote(str(run.folder))} && exec >> {shlex.quote(str(run.log))} 2>&1" for run in planned]
+    cases = [f"{number}) {log}; {command} ;;" for number, (log, command) in enumerate(zip(logs, commands, strict=True))]
+    begin = f"cd {shlex.quote(str(Path.cwd()))}"  # recipes and runs are relative to it
+    return "\n".join(["#!/bin/bash", *head, begin, 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"])
+
+
 class _Worker:
     """Process of one run."""
 
     def __init__(self, run: PlannedRun, extra: Sequence[str], environment: Mapping[str, str]) -> None:
         self.run, self.began = run, time.monotonic()
-        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", run.recipe, "--runs", str(run.folder.parent)]
-        command += [] if run.arm is None else ["--arm", run.arm]
-        command += ["--run", run.folder.name, *extra, *run.overrides]
         run.log.parent.mkdir(parents=True, exist_ok=True)
         self.log: IO[bytes] = run.log.open("ab")
         # in a session of its own, so that Ctrl-C reaches it only once, from this process
         self.process = subprocess.Popen(
-            command,
+            run.command(extra),
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,

@@ -49,7 +49,8 @@ from reflectrl.lm.reuse import prefix_cache_for
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.lm.tokenizer import label_ids
-from reflectrl.pipeline.folder import RunFolder, process_rank
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.launch import process_count, process_rank
 from reflectrl.pipeline.preflight import reflector_recipe
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.players import Player, Policy
@@ -201,9 +202,12 @@ class Team:
         """Return the section of a role with a base that can be loaded; the built-in base is written to the folder."""
         files = (self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy"))
         rows = [row for file in files for row in read_rows(file)]
+        section, folder = self.section(role), self.run / self._base_folder(role)
+        if section.name == BUILTIN and process_count() > 1 and folder.is_dir():  # another process may be reading it
+            return section.model_copy(update={"name": str(folder)})
         return make_base(
-            self.section(role),
-            self.run / self._base_folder(role),
+            section,
+            folder,
             corpus=[row.prompt.text + row.written(self.layout.action_mode) for row in rows],
             labels=self.labels,
             seed=self.seed("base"),

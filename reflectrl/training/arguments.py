@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
-from accelerate.utils import parse_flag_from_env
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode, suited
@@ -39,6 +38,7 @@ from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.table import Seat, check_roles
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.sharding import check_launch
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
@@ -69,14 +69,10 @@ def accelerator_for(args: ReflectRLConfig) -> Accelerator:
     """Return the ``Accelerator`` of a training.
 
     Raises:
-        InvalidInput: the launch asks for float16, or for a model that is sharded over processes.
+        InvalidInput: the launch asks for float16, or for a way to shard weights that is not supported.
 
     """
-    if any(parse_flag_from_env(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED")):
-        raise InvalidInput(
-            "FSDP or DeepSpeed was asked for, but each process plays at its own pace and so needs the whole model; "
-            "start with torchrun alone, and use LoRA on a quantised base (model.quantization) where memory is short."
-        )
+    check_launch()
     # accelerate keeps device and precision for the process; a training after another one may have its own
     AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001 - as transformers does
     accelerator = Accelerator(

@@ -15,14 +15,16 @@ import logging
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -36,6 +38,7 @@ from reflectrl.core.text import first_line
 from reflectrl.lm.load import no_progress_bars
 from reflectrl.lm.safe_files import check_file
 from reflectrl.rollout.record import HOLDERS, with_images, without_images
+from reflectrl.training.sharding import save_whole, taking_whole_weights, whole_weights
 
 if TYPE_CHECKING:
     from reflectrl.training.rlft import ReflectRLTrainer
@@ -183,28 +186,39 @@ def _in_one_move(folder: Path, accelerator: Accelerator) -> Iterator[Path]:
         yield fresh
 
 
-def check_processes(folder: Path, processes: int) -> None:
-    """Refuse a checkpoint that was written by another number of processes.
+def check_processes(folder: Path, accelerator: Accelerator, own: Sequence[str]) -> Sequence[int]:
+    """Return the ranks whose states this process continues from: its own, or all if there were more or fewer of them.
+
+    Args:
+        folder: the checkpoint.
+        accelerator: of the training.
+        own: names of what each process has for itself.
 
     Raises:
-        InvalidInput: it was.
+        InvalidInput: it was written by another number of processes, and they have something for themselves.
 
     """
-    written = _read_manifest(folder).processes
-    if written != processes:
+    written, processes = _read_manifest(folder).processes, accelerator.num_processes
+    if written == processes:
+        return [accelerator.process_index]
+    if own:
         raise InvalidInput(
-            f"{folder} was written by {written} processes but is read by {processes}; continue with as many as before, "
-            "or start again in another folder."
+            f"{folder} was written by {written} processes but is read by {processes}, and each has its own "
+            f"{' and '.join(own)}; continue with as many as before, or start again in another folder."
         )
+    return range(written)
 
 
 def write_weights(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Save a model or its adapters, with its tokenizer, as an ordinary model folder."""
+    """Save a model or its adapters, with its tokenizer, as an ordinary model folder; the main process does."""
+    weights = whole_weights(model)
+    if not PartialState().is_main_process:
+        return
     with no_progress_bars():
         if isinstance(model, PeftModel):
-            model.save_pretrained(str(folder), save_embedding_layers=False)
+            model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
         else:  # one file, with the weights' names in memory
-            model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False)
+            model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False, state_dict=weights)
         tokenizer.save_pretrained(folder)
 
 
@@ -215,7 +229,7 @@ def read_weights(folder: Path, model: Any) -> None:
         InvalidInput: they are of another model.
 
     """
-    with fitting(folder):
+    with fitting(folder), taking_whole_weights(model):
         if isinstance(model, PeftModel):
             unexpected = [key for name in model.peft_config for key in _load_adapter(folder, model, name)]
         else:  # not strict, because tied weights are not in the file
@@ -306,7 +320,9 @@ def _write_generators(path: Path, device: torch.device) -> None:
 
 
 def read_generators(folder: Path, accelerator: Accelerator) -> None:
-    """Restore the states of the global random generators of this process."""
+    """Restore the states of the global random generators of this process, if as many have written them."""
+    if _read_manifest(folder).processes != accelerator.num_processes:
+        return
     path = folder / f"process_{accelerator.process_index}"
     numbers = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     tensors = load_file(path.with_suffix(".safetensors"))
@@ -326,11 +342,10 @@ VISITS_NAME = "visits.safetensors"
 
 def write_state(trainer: ReflectRLTrainer, folder: Path) -> None:
     """Save the state of this process (iteration, curriculum, replay buffer), and what all processes share."""
-    if trainer.accelerator.is_main_process:
-        if trainer.value_head is not None:
-            save_file(trainer.value_head.state_dict(), folder / VALUE_HEAD_NAME)
-        if NOVELTY in trainer.args.rewards:
-            save_file({"counts": trainer.novelty.counts}, folder / VISITS_NAME)
+    if trainer.value_head is not None:
+        save_whole(trainer.value_head.state_dict(), folder / VALUE_HEAD_NAME)
+    if NOVELTY in trainer.args.rewards:
+        save_whole({"counts": trainer.novelty.counts}, folder / VISITS_NAME)
     path = folder / STATE_NAME.format(rank=trainer.accelerator.process_index)
     curriculum = trainer.curriculum
     state = {
@@ -352,23 +367,33 @@ def write_state(trainer: ReflectRLTrainer, folder: Path) -> None:
 
 
 def read_state(trainer: ReflectRLTrainer, folder: Path) -> None:
-    """Restore what ``write_state`` saved.
+    """Restore what ``write_state`` saved; of another number of processes, what all of them share.
 
     Raises:
         InvalidInput: a stage that has ended has another name or length now.
 
     """
     if trainer.value_head is not None:
-        trainer.value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
+        with taking_whole_weights(trainer.value_head):
+            trainer.value_head.load_state_dict(load_file(folder / VALUE_HEAD_NAME))
     if NOVELTY in trainer.args.rewards:
         trainer.novelty.counts = load_file(folder / VISITS_NAME)["counts"]
-    path = folder / STATE_NAME.format(rank=trainer.accelerator.process_index)
+    own = {
+        "replay buffer (rlft.replay)": trainer.args.replay is not None,
+        "corrected thoughts (rlft.terms.sft_thought)": trainer.args.terms.sft_thought is not None,
+        "file of its memory": bool(trainer.learners),
+    }
+    processes = check_processes(folder, trainer.accelerator, [name for name, has in own.items() if has])
+    path, *others = (folder / STATE_NAME.format(rank=rank) for rank in processes)
     state = json.loads(path.read_text(encoding="utf-8"))
+    failures = [json.loads(each.read_text(encoding="utf-8"))["failures"] for each in others] + [state["failures"]]
     trainer.iteration, trainer.env_steps = state["iteration"], state["env_steps"]
     trainer.entropy_coef = state["entropy_coef"]
     curriculum = trainer.curriculum
     curriculum.index, curriculum.successes = state["stage"], state["successes"]
-    curriculum.failures = state["failures"]
+    curriculum.failures = {
+        task: fmean(known[task] for known in failures if task in known) for task in dict.fromkeys(chain(*failures))
+    }
     curriculum.check_ended(state["ended"], folder)
     count, mean, squares = state["returns"]
     trainer.reward_scale.moments = (count, mean, squares)

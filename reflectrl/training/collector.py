@@ -25,6 +25,7 @@ from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat, acting
 from reflectrl.training.batch import StepSample
 from reflectrl.training.learner import Weights, using
+from reflectrl.training.sharding import gathered
 
 
 class _Expert(ExpertPolicy):
@@ -86,15 +87,16 @@ class Collector:
         """Play training episodes, with the resets of ``begin_ahead``, if any; return them without dropped episodes."""
         begun, self._begun = self._begun, []
         self.forget()
-        return rollout(
-            self.envs,
-            episodes,
-            policy=self._policy,
-            seats=self._seats,
-            layout=self._layout,
-            bootstrap=bootstrap,
-            begun=begun,
-        )
+        with gathered(self._model):
+            return rollout(
+                self.envs,
+                episodes,
+                policy=self._policy,
+                seats=self._seats,
+                layout=self._layout,
+                bootstrap=bootstrap,
+                begun=begun,
+            )
 
     def begin_ahead(self, episodes: Sequence[Episode]) -> None:
         """Send the resets of the next ``episodes`` to the environments, which handle them during the update."""
@@ -105,7 +107,8 @@ class Collector:
         self._begun = []
         self.forget()
         policy = self._policy.greedy() if greedy else self._policy
-        return rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)
+        with gathered(self._model):
+            return rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)
 
     def play_expert(self, episodes: Sequence[Episode]) -> list[Trajectory] | None:
         """Let the environment's expert play episodes; ``None`` where it says nothing in some state that it reached."""
@@ -166,8 +169,8 @@ class Collector:
     ) -> list[tuple[float, tuple[float, ...]]]:
         """Return for each decision the value and the log-probabilities of the menu under the model's weights."""
         found = dict[int, tuple[float, tuple[float, ...]]]()
-        with in_eval_mode(self._model):
-            for forward in self._policy.divide(views, decisions, max_tokens=max_tokens):
+        with in_eval_mode(self._model), gathered(self._model):
+            for forward in self._policy.divide(views, decisions, max_tokens=max_tokens) if views else ():
                 scores = self._policy.score(forward)
                 menus = map(tuple, scores.menu_logprobs.tolist())
                 found.update(zip(forward.indices, zip(scores.values.tolist(), menus, strict=True), strict=True))

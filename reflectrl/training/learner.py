@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from accelerate import Accelerator
-from safetensors.torch import load_file, save_file
+from accelerate import Accelerator, PartialState
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -21,14 +22,17 @@ from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.training.checkpoints import fitting, joined, split_tensors
+from reflectrl.training.sharding import part_of, save_whole, whole
 
 Weights: TypeAlias = Mapping[str, Tensor]
 
 
 def copy_weights(model: nn.Module, device: str | None = None) -> Weights:
-    """Return a copy of the trainable weights, keyed by name, on ``device`` or where they are."""
+    """Return a copy of the trainable weights, keyed by name, on ``device`` or, if sharded, where they are."""
     return {
-        name: weight.detach().to(device or weight.device, copy=True)
+        name: weight.detach().clone()
+        if isinstance(weight, DTensor)
+        else weight.detach().to(device or weight.device, copy=True)
         for name, weight in model.named_parameters()
         if weight.requires_grad
     }
@@ -39,7 +43,7 @@ def load_weights(model: nn.Module, weights: Weights) -> None:
     """Set the trainable weights of ``model`` to the values of a copy, in place."""
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            weight.copy_(weights[name])
+            weight.copy_(part_of(weights[name], weight))
 
 
 @contextmanager
@@ -132,7 +136,8 @@ def clipped_norm(
         WorkFailed: the norm or the loss is not finite on some process.
 
     """
-    norm = torch.as_tensor(accelerator.clip_grad_norm_(model.parameters(), limit or math.inf), device=loss.device)
+    clipped = accelerator.clip_grad_norm_(model.parameters(), limit or math.inf)
+    norm = torch.as_tensor(whole(clipped) if isinstance(clipped, Tensor) else clipped, device=loss.device)
     found = torch.stack([loss.float(), norm.float()])
     if not torch.isfinite(accelerator.gather(found)).all():
         raise broken().failure(*found.tolist(), rank=accelerator.process_index)
@@ -208,10 +213,10 @@ class Learner:
         self.steps += 1
 
     def write_state(self, folder: Path) -> None:
-        """Save everything but the weights; the main process does."""
+        """Save everything but the weights; the main process does, and all call it."""
         write_optimizer(folder, self._optimizer.optimizer, self._scheduler, self.steps)
         if self.average is not None:
-            save_file(dict(self.average), folder / AVERAGE_NAME)
+            save_whole(self.average, folder / AVERAGE_NAME)
 
     def read_state(self, folder: Path) -> None:
         """Restore what ``write_state`` saved.
@@ -222,15 +227,17 @@ class Learner:
         """
         self.steps = read_optimizer(folder, self._optimizer.optimizer, self._scheduler)
         if self.average is not None:
-            self.average = load_file(folder / AVERAGE_NAME, str(self._accelerator.device))
+            saved, weights = load_file(folder / AVERAGE_NAME), dict(self._module.named_parameters())
+            self.average = {name: part_of(saved[name].to(weights[name].device), weights[name]) for name in saved}
 
 
 def write_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler, steps: int) -> None:
-    """Save an optimizer with its schedule, and the number of steps it has made."""
+    """Save an optimizer with its schedule, and the number of steps it has made; the main process does."""
     plain, tensors = split_tensors(optimizer.state_dict())
     plain |= {"kind": type(optimizer).__name__, "scheduler": scheduler.state_dict(), "steps": steps}
-    (folder / "optimizer.json").write_text(json.dumps(plain), encoding="utf-8")
-    save_file(tensors, folder / "optimizer.safetensors")
+    save_whole(tensors, folder / "optimizer.safetensors")
+    if PartialState().is_main_process:
+        (folder / "optimizer.json").write_text(json.dumps(plain), encoding="utf-8")
 
 
 def read_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -> int:
@@ -246,6 +253,9 @@ def read_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -
             raise ValueError(f"it was optimized by {plain['kind']}")
         optimizer.load_state_dict(joined(plain, load_file(folder / "optimizer.safetensors")))
         scheduler.load_state_dict(plain["scheduler"])
+    for weight, state in optimizer.state.items():
+        shaped = [name for name, value in state.items() if isinstance(value, Tensor) and value.shape == weight.shape]
+        state |= {name: part_of(state[name], weight) for name in shaped}
     return int(plain["steps"])
 
 

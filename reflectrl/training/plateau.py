@@ -13,16 +13,16 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from accelerate import PartialState
+from safetensors.torch import load_file
+from torch import nn
 
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
@@ -30,6 +30,7 @@ from reflectrl.lm.sequences import Tokens
 from reflectrl.rollout.iteration import SFTProgress, best_check, check_scores
 from reflectrl.training.learner import Weights, copy_weights, load_weights
 from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
+from reflectrl.training.sharding import save_whole
 
 MIN_ROWS, MAX_ROWS = 16, 256
 """Number of held-out rows that a check reads: with fewer, nothing is held out, because the best weights would be chosen
@@ -138,12 +139,11 @@ class Plateau:
         self._reached: int | None = None  # the step at which the plateau was reached
         self._trained: dict[str, list[float]] = {}  # by player, sum and number of losses since the check before
 
-    def add(self, trained: Sequence[tuple[Example, Tensor]]) -> None:
-        """Add the losses of the rows of an optimizer step."""
-        examples, losses = zip(*trained, strict=True)
-        for example, loss in zip(examples, torch.stack(losses).tolist(), strict=True):  # one transfer from the device
-            total, count = self._trained.get(example.player, (0.0, 0))
-            self._trained[example.player] = [total + loss, count + 1]
+    def add(self, losses: Iterable[tuple[str, float]]) -> None:
+        """Add the losses of the rows of an optimizer step, each with the player that the row is of."""
+        for player, loss in losses:
+            total, count = self._trained.get(player, (0.0, 0))
+            self._trained[player] = [total + loss, count + 1]
 
     def due(self, step: int) -> bool:
         """Return whether to check after ``step`` optimizer steps."""
@@ -219,11 +219,13 @@ class Plateau:
             load_weights(self._model, self._weights)
 
     def write_state(self, folder: Path) -> None:
-        """Save the checks and the best weights in ``folder``."""
+        """Save the checks and the best weights in ``folder``; the main process does."""
+        if self._weights:
+            save_whole(self._weights, folder / _BEST)
+        if not PartialState().is_main_process:
+            return
         state = {"history": encode(self.history), "trained": self._trained, "reached": self._reached}
         (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
-        if self._weights:
-            save_file(dict(self._weights), folder / _BEST)
 
     def read_state(self, folder: Path) -> None:
         """Restore what ``write_state`` saved, and report the checks again: there may have been more since."""

@@ -60,7 +60,6 @@ from reflectrl.training.batch import (
     with_values,
 )
 from reflectrl.training.checkpoints import (
-    check_processes,
     fitting,
     last_checkpoint,
     read_generators,
@@ -89,6 +88,7 @@ from reflectrl.training.learner import (
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
 from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
+from reflectrl.training.sharding import check_sharding, gathered, whole_weights
 from reflectrl.training.validation import Validator
 
 if TYPE_CHECKING:  # peft takes a second to import
@@ -147,6 +147,7 @@ class ReflectRLTrainer:
         self.lm = lm = language_model(
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
+        check_sharding(self.accelerator, lm)
         self.policy = trainable_policy(lm, labels, args, layout.action_mode, self.accelerator)
         self.seats = (*reflecting(frozen_reflector(reflector, args, self.accelerator.device)), *seats)
         check_seats(args, self.seats)
@@ -168,8 +169,6 @@ class ReflectRLTrainer:
             kept, share = lm.model if args.keep == "best" else None, (self.accelerator.process_index, processes)
             self.validator = Validator(args.validation, kept, args.seed, share, args.episodes * processes)
         self.imitation = Imitation(args.terms.sft_thought, self.policy, layout)
-        later_starts = args.validation is not None and len(args.stages) > 1  # each stage validates these weights
-        self._first_weights = copy_weights(lm.model) if args.terms.kl is not None or later_starts else None
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
         self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side)
         self._on_iteration = on_iteration
@@ -184,6 +183,8 @@ class ReflectRLTrainer:
         self.learner = Learner(
             self.accelerator, lm.model, made, schedule, max_grad_norm=args.max_grad_norm, ema=args.ema
         )
+        later_starts = args.validation is not None and len(args.stages) > 1  # each stage validates these weights
+        self._first_weights = copy_weights(lm.model) if args.terms.kl is not None or later_starts else None
 
     @property
     def validated(self) -> Validated | None:
@@ -228,14 +229,15 @@ class ReflectRLTrainer:
         self._collector.forget()  # later rollouts use the final weights
 
     def save_model(self, folder: str | Path) -> None:
-        """Save the policy and its tokenizer as an ordinary model folder."""
-        save_model(self.lm, Path(folder))
+        """Save the policy and its tokenizer as an ordinary model folder; the main process does, and all call it."""
+        weights = whole_weights(self.lm.model)
+        if self.accelerator.is_main_process:
+            save_model(self.lm, Path(folder), weights)
 
     def _save(self) -> None:
         def write(folder: Path) -> None:
-            if self.accelerator.is_main_process:
-                write_weights(folder, self.lm.model, self.lm.tokenizer)
-                self.learner.write_state(folder)
+            write_weights(folder, self.lm.model, self.lm.tokenizer)
+            self.learner.write_state(folder)
             write_state(self, folder)
 
         folder = Path(self.args.output_dir) / f"checkpoint-{self.learner.steps}"
@@ -245,7 +247,6 @@ class ReflectRLTrainer:
         folder = last_checkpoint(Path(self.args.output_dir)) if checkpoint is True else Path(str(checkpoint))
         if folder is None:
             raise InvalidInput(f"{self.args.output_dir} holds no checkpoint to resume from; train without one.")
-        check_processes(folder, self.accelerator.num_processes)
         read_weights(folder, self.lm.model)
         self.learner.read_state(folder)
         with fitting(folder):
@@ -283,7 +284,7 @@ class ReflectRLTrainer:
             estimated = args.bootstraps  # the last value of such an episode cannot be computed again
             kept = (each for each in learned if not (estimated and each.truncated))
             self.replay.extend(without_novelty(each) for each in kept if stage.worth_replaying(each))
-            if replayed and args.value is not None:
+            if args.replay and args.value is not None:
                 replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
                 replayed = [with_values(each, self.reward_scale.unit) for each in replayed]
             samples = self.make_samples(learned, replayed)
@@ -433,19 +434,21 @@ class ReflectRLTrainer:
             )
         watched: list[Tensor] = []
         imitated = 0.0
-        with self.accelerator.no_sync(model):  # also the forward passes, whose number differs between processes
-            for thoughts in self.imitation.losses(model, self.args, self.accelerator, self.learner.steps, len(samples)):
-                with part("update: thoughts"):
-                    self.accelerator.backward(thoughts)
-                imitated += thoughts.item()
-        for forward in parts:
-            with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
-                with part("update: forward"), self.accelerator.autocast():
-                    scores = self.policy.score(forward, model)
-                    loss = self.minibatch_loss([samples[index] for index in forward.indices], scores)
-                with part("update: backward"):
-                    self.accelerator.backward(loss.total / len(samples))
-            watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
+        with gathered(model):
+            with self.accelerator.no_sync(model):  # also the forward passes, whose number differs between processes
+                thoughts = self.imitation.losses(model, self.args, self.accelerator, self.learner.steps, len(samples))
+                for loss_of_thoughts in thoughts:
+                    with part("update: thoughts"):
+                        self.accelerator.backward(loss_of_thoughts)
+                    imitated += loss_of_thoughts.item()
+            for forward in parts:
+                with contextlib.nullcontext() if forward is parts[-1] else self.accelerator.no_sync(model):
+                    with part("update: forward"), self.accelerator.autocast():
+                        scores = self.policy.score(forward, model)
+                        loss = self.minibatch_loss([samples[index] for index in forward.indices], scores)
+                    with part("update: backward"):
+                        self.accelerator.backward(loss.total / len(samples))
+                watched.append(torch.stack([loss.total.detach(), loss.kl, loss.clipped]))
         mean = self._measures.add_update(samples, watched, imitated, self.learner.learning_rate)
         with part("update: step"):
             self._measures.norms.append(self.learner.step(mean, lambda: self._broken(samples)))

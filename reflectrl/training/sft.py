@@ -11,8 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,20 +19,17 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from datasets import Dataset
 from huggingface_hub import constants
-from torch import Tensor, nn
-from transformers import PrinterCallback, TrainerCallback, default_data_collator, get_scheduler
-from trl import SFTConfig, SFTTrainer
+from transformers import TrainerCallback
 
-from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
-from reflectrl.core import InvalidInput
+from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, no_progress_bars
 from reflectrl.lm.seeding import seeded
-from reflectrl.lm.sequences import Tokens, padded
+from reflectrl.lm.sequences import Tokens
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
 from reflectrl.rollout.iteration import SFTProgress
@@ -48,24 +43,21 @@ from reflectrl.training.checkpoints import (
 )
 from reflectrl.training.learner import (
     BrokenStep,
-    adamw,
     clipped_norm,
-    parameter_groups,
+    numbers_of_ranks,
     read_optimizer,
     write_optimizer,
 )
-from reflectrl.training.plateau import OnCheck, Plateau, Scored, held_out_rows
+from reflectrl.training.plateau import OnCheck, Plateau, held_out_rows
 from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
     Player,
     SFTRow,
-    TextExample,
-    action_results,
     encode_rows,
     labels_of,
-    text_results,
 )
+from reflectrl.training.sft_trainer import RowTrainer
 
 _STATE = "sft.json"
 
@@ -157,7 +149,7 @@ def train_sft(
     with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry():
         checkpoint = last_checkpoint(folder)
         begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
-        trainer = _Trainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
+        trainer = RowTrainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
         steps = _Steps(
             trainer,
             plateau,
@@ -171,6 +163,8 @@ def train_sft(
         )
         if checkpoint is not None:
             steps.resume(checkpoint)
+        if rank := trainer.accelerator.process_index:
+            torch.manual_seed(derive_seed(seed, "rank", rank))  # of dropout
         if begun < plateau.last_step:
             trainer.train()
     plateau.load_best()
@@ -185,110 +179,12 @@ def train_sft(
     )
 
 
-class _Trainer(SFTTrainer):
-    """``SFTTrainer`` on encoded rows in a predetermined order, of which it skips those of ``begun`` steps."""
-
-    loss_is_scaled_for_ga = False
-
-    def __init__(
-        self,
-        lm: LanguageModel,
-        player: Player,
-        examples: Sequence[Example],
-        encoder: PromptEncoder,
-        section: SFTPlayerSection,
-        rate: Callable[[int], float],
-        folder: Path,
-        seed: int,
-        begun: int,
-    ) -> None:
-        self.player = player
-        self.batch: list[tuple[Example, Tensor]] = []
-        """The examples of all micro-batches of the step, with their losses."""
-        self._examples = examples
-        self._encoder = encoder
-        self._label_smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
-        lengths = [len(example.completion) for example in examples if isinstance(example, TextExample)]
-        self._text_tokens = fmean(lengths) if lengths else 1.0
-        self.made = adamw(parameter_groups(lm.model, section.weight_decay), section.learning_rate)
-        self.schedule = get_scheduler(
-            section.lr_scheduler_type,
-            self.made,
-            num_warmup_steps=math.ceil(section.warmup * section.steps),
-            num_training_steps=section.steps,
-        )
-        [planned, *_] = self.schedule.lr_lambdas
-        self.schedule.lr_lambdas = [lambda step: planned(step) * rate(step)] * len(self.made.param_groups)
-        order = _order(len(examples), section.steps * section.batch_size, seed)[begun * section.batch_size :]
-        super().__init__(
-            model=lm.model,
-            args=_config(section, folder, seed, max(1, section.steps - begun)),
-            train_dataset=Dataset.from_dict({"example": order or [0]}),  # none are left of a finished training
-            data_collator=default_data_collator,
-            processing_class=lm.tokenizer,
-            optimizers=(self.made, self.schedule),
-        )
-        self.remove_callback(PrinterCallback)
-        for parameter in lm.model.parameters():
-            # TRL converts adapters of quantised bases to bfloat16, which is too coarse for probability ratios
-            if parameter.requires_grad and getattr(lm.base, "is_quantized", False):
-                parameter.data = parameter.data.float()
-
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Tensor:
-        """Return the mean of the rows' losses, so that the gradients of micro-batches add up to that of the batch."""
-        del return_outputs, num_items_in_batch
-        chosen = [self._examples[number] for number in inputs["example"].tolist()]
-        ordered, losses, _ = self._results(model, chosen)
-        self.batch += zip(ordered, losses.detach(), strict=True)
-        return losses.mean()
-
-    def _results(self, model: nn.Module, chosen: Sequence[Example]) -> tuple[list[Example], Tensor, list[Tensor]]:
-        """Return the examples in another order, their (N,) losses, and whether their tokens are the most probable."""
-        device = self.args.device
-        losses: list[Tensor] = []
-        hits: list[Tensor] = []
-        texts = [example for example in chosen if isinstance(example, TextExample)]
-        actions = [example for example in chosen if isinstance(example, ActionExample)]
-        if texts:
-            summed, right = text_results(model, texts, device)
-            losses.append(summed / self._text_tokens)
-            hits += right
-        if actions:
-            rows = padded([example.row for example in actions], device)
-            batch = self._encoder.with_menus([example.prompt for example in actions], rows)
-            targets = torch.tensor([example.target for example in actions], device=device)
-            rowwise, preferred = action_results(model, batch, targets, self._label_smoothing)
-            losses.append(rowwise)
-            hits += preferred[:, None]
-        return [*texts, *actions], torch.cat(losses), hits
-
-    @torch.no_grad()
-    def scored(self, examples: Sequence[Example]) -> list[Scored]:
-        """Score examples in evaluation mode, as many at once as in training."""
-        size, found = self.args.per_device_train_batch_size, []
-        self.model.eval()
-        for begin in range(0, len(examples), size):
-            ordered, losses, hits = self._results(self.model, examples[begin : begin + size])
-            found += [
-                Scored(example, loss, tuple(right.tolist()))
-                for example, loss, right in zip(ordered, losses.tolist(), hits, strict=True)
-            ]
-        self.model.train()
-        return found
-
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
-        """Return 0: operations are not counted."""
-        return 0
-
-
 class _Steps(TrainerCallback):
     """What happens around each optimizer step: clipping, checks, reports, checkpoints, and the end."""
 
     def __init__(
         self,
-        trainer: _Trainer,
+        trainer: RowTrainer,
         plateau: Plateau,
         section: SFTPlayerSection,
         folder: Path,
@@ -319,6 +215,8 @@ class _Steps(TrainerCallback):
         """Begin a step; the first one after a checkpoint draws as it would have without an interruption."""
         self._trainer.batch = []
         if self._resumed is not None:
+            # its weights may be sharded now
+            read_optimizer(self._resumed, self._trainer.made, self._trainer.schedule)
             read_generators(self._resumed, self._trainer.accelerator)
             self._resumed = None
 
@@ -332,13 +230,13 @@ class _Steps(TrainerCallback):
         trainer = self._trainer
         loss = torch.stack([each for _, each in trainer.batch]).mean()
         clipped_norm(trainer.accelerator, trainer.model, self._section.max_grad_norm, loss, self._broken)
-        self._losses.append(loss.item())
+        self._losses.append(trainer.accelerator.reduce(loss, "mean").item())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Check, report and save where each is due, and end the training at its plateau or on request."""
         self.done += 1
         plateau, trainer = self._plateau, self._trainer
-        plateau.add(trainer.batch)
+        plateau.add(trainer.losses)
         if plateau.due(self.done):
             plateau.check(self.done, trainer.scored(plateau.examples))
         ends = self.done == plateau.last_step
@@ -347,6 +245,8 @@ class _Steps(TrainerCallback):
             self._losses.clear()
             if self._on_step is not None:
                 self._on_step(self.done, plateau.last_step, self.reported)
+        signals = numbers_of_ranks(trainer.accelerator, [self._stop.signal])
+        self._stop.signal = int(max(max(signals)))  # a request on one process stops all of them
         if ends or self._stop.wanted or self.done % self._save_every == 0:
             self._save()
         if ends or self._stop.wanted:
@@ -357,7 +257,8 @@ class _Steps(TrainerCallback):
             write_weights(fresh, self._trainer.model, self._trainer.processing_class)
             write_optimizer(fresh, self._trainer.made, self._trainer.schedule, self.done)
             self._plateau.write_state(fresh)
-            (fresh / _STATE).write_text(json.dumps({"reported": self.reported}))
+            if self._trainer.accelerator.is_main_process:
+                (fresh / _STATE).write_text(json.dumps({"reported": self.reported}))
 
         # the older one is a fallback for a newer one that is damaged
         write_checkpoint(self._folder / f"checkpoint-{self.done}", write, self._trainer.accelerator, keep=2)
@@ -370,7 +271,6 @@ class _Steps(TrainerCallback):
 
         """
         read_weights(checkpoint, self._trainer.model)
-        read_optimizer(checkpoint, self._trainer.made, self._trainer.schedule)
         self._plateau.read_state(checkpoint)
         self.reported = json.loads((checkpoint / _STATE).read_text())["reported"]
         self._resumed = checkpoint
@@ -415,48 +315,6 @@ def _choice_head(lm: LanguageModel) -> Iterator[None]:
             vars(module).pop("forward", None)
             if forward is not None:
                 module.forward = forward
-
-
-def _config(section: SFTPlayerSection, folder: Path, seed: int, steps: int) -> SFTConfig:
-    cuda = torch.cuda.is_available()
-    micro = min(section.micro_batch_size, section.batch_size)
-    if section.batch_size % micro:
-        raise InvalidInput(
-            f"batch_size={section.batch_size} was given with micro_batch_size={micro}; the first must be a multiple of "
-            "the second."
-        )
-    with warnings.catch_warnings():
-        # transformers has renamed gradient_checkpointing, TRL has not yet
-        warnings.filterwarnings("ignore", message=".gradient_checkpointing.", category=FutureWarning)
-        return SFTConfig(
-            output_dir=str(folder),
-            max_steps=steps,
-            per_device_train_batch_size=micro,
-            gradient_accumulation_steps=section.batch_size // micro,
-            max_grad_norm=0.0,  # clipped before the step, where the norm is checked
-            seed=seed,
-            use_cpu=not cuda,
-            bf16=False,  # the precision follows from model.compute, in rollouts and in training
-            gradient_checkpointing=False,
-            max_length=None,  # lengths are checked before: TRL would drop long rows silently
-            dataset_kwargs={"skip_prepare_dataset": True},
-            remove_unused_columns=False,
-            train_sampling_strategy="sequential",
-            dataloader_pin_memory=cuda,
-            report_to="none",
-            disable_tqdm=True,
-            logging_strategy="no",
-            save_strategy="no",  # Trainer's own checkpoints use pickle and are not atomic
-        )
-
-
-def _order(rows: int, draws: int, seed: int) -> list[int]:
-    """Return ``draws`` row numbers, reshuffled in each pass over the rows, so that every step has a full batch."""
-    rng = random.Random(seed)
-    order: list[int] = []
-    while len(order) < draws:
-        order += rng.sample(range(rows), rows)
-    return order[:draws]
 
 
 def _fingerprint(

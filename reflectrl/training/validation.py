@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from reflectrl.config.training import Validation
@@ -21,6 +21,7 @@ from reflectrl.rollout.fixed import fixed_episodes
 from reflectrl.rollout.results import Validated
 from reflectrl.training.collector import Collector
 from reflectrl.training.learner import Weights, copy_weights, load_weights
+from reflectrl.training.sharding import save_whole
 
 BEST_NAME = "best.safetensors"
 SHARE = 0.2
@@ -195,9 +196,9 @@ class Validator:
             load_weights(self._model, self._weights)
 
     def write_state(self, folder: Path) -> dict[str, Any]:
-        """Save the best weights in ``folder``, in the first process, and return the rest of the state."""
-        if self._weights and self._share[0] == 0:
-            save_file(dict(self._weights), folder / BEST_NAME)
+        """Save the best weights in ``folder``, and return the rest of the state."""
+        if self._weights:
+            save_whole(self._weights, folder / BEST_NAME)
         state: dict[str, Any] = encode(self._progress)
         return state
 

@@ -353,7 +353,14 @@ def test_rlft_in_two_processes_plays_twice_the_episodes_and_leaves_one_policy(fi
     assert rows[0]["env_steps"] > 1.3 * alone[0]["env_steps"]
 
 
-def test_other_stages_refuse_several_processes(tmp_path, monkeypatch):
+def test_a_budget_of_one_process_s_minutes_is_refused_in_several(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InvalidInput, match="gen-data"):
+    with pytest.raises(InvalidInput, match="by the pace of one process, but 2 were started"):
+        play_stages(small_recipe("budget.minutes=1"), tmp_path / "run", "gen-data")
+
+
+def test_rows_that_processes_cannot_share_equally_are_refused_before_work_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InvalidInput, match=r"sft\.policy\.batch_size=16 was given with 3 processes"):
         play_stages(small_recipe(), tmp_path / "run", "gen-data")
+    assert not (tmp_path / "run").exists()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +54,7 @@ def test_only_commas_outside_of_brackets_separate_values() -> None:
     "options",
     [
         *(["--grid", "rlft.gamma"], ["--grid", "=1"], ["--grid", "seed=1,2", "--seeds", "0"], ["--jobs", "2"]),
+        ["--launcher", "slurm"],
         ["--seeds", "0-1", "seed=3"],
         ["--grid", "seed=0,1"],
         ["--seeds", "0", "--grid", "rlft.gamma=0.9,2"],
@@ -95,3 +100,50 @@ def test_a_sweep_stops_fails_in_part_and_goes_on(tmp_path: Path) -> None:
     assert "1 of 1 runs are done already" in done.err
     compared = reflectrl("compare", folders[0])
     assert compared.out == done.out
+
+
+# ---- launchers -------------------------------------------------------------------------------------------------------
+
+SLURM = Path(__file__).parents[2] / "recipes" / "slurm"
+
+
+def run_script(script: Path, *arguments: str, **environment: str) -> None:
+    """Run a script of a cluster in this machine's shell."""
+    path = f"{script.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    given = {**os.environ, "PATH": path, **environment}
+    done = subprocess.run(["bash", str(script), *arguments], env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_array_has_one_task_per_run_that_is_not_done(tmp_path: Path) -> None:
+    asked = ("run", "--recipe", "number_line/nano", "--runs", tmp_path / "the runs", "--seeds", "0-1")
+    commands = reflectrl(*asked, "--launcher", "print", *TINY).out.splitlines()
+    assert [shlex.split(each)[-1] for each in commands] == ["seed=0", "seed=1"]
+    script = tmp_path / "array.sbatch"
+    script.write_text(reflectrl(*asked, "--launcher", "slurm", *TINY).out)
+    assert "#SBATCH --array=0-1\n" in script.read_text()
+    run_script(script, SLURM_ARRAY_TASK_ID="1")
+    made = tmp_path / "the runs" / "number_line-nano-seed1"
+    assert (made / "report.html").is_file()
+    assert "eval" in (made / "sweep.log").read_text()
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+    left = reflectrl(*asked, "--launcher", "print", *TINY).out.splitlines()
+    assert left == commands[:1]
+
+
+@pytest.mark.parametrize("script", sorted(SLURM.glob("*.sbatch")), ids=lambda script: script.stem)
+def test_a_shipped_script_is_one_of_bash(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+@pytest.mark.slow
+def test_the_script_of_several_nodes_runs_all_stages_in_two_processes_of_one(tmp_path: Path) -> None:
+    script = tmp_path / "rlft.sbatch"
+    script.write_text((SLURM / "rlft_on_nodes.sbatch").read_text())
+    for command, does in {"scontrol": "echo localhost", "srun": 'exec "$@"'}.items():  # what SLURM has
+        (tmp_path / command).write_text(f"#!/bin/bash\n{does}\n")
+        (tmp_path / command).chmod(0o755)
+    given = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "PROCESSES_PER_NODE": "2"}
+    run_script(script, "number_line/nano", "--runs", str(tmp_path / "runs"), *TINY, **given)
+    assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()

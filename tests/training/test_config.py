@@ -82,10 +82,21 @@ def test_a_trainer_trains_once(tmp_path):
         done.train()
 
 
-@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
-def test_sharding_asked_of_accelerate_is_refused(tmp_path, monkeypatch, name):
-    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
-    with pytest.raises(InvalidInput, match="FSDP or DeepSpeed was asked for"):
+@pytest.mark.parametrize(
+    ("asked", "fact"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed was asked for"),
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, "accelerate shards nothing here"),  # on one CPU
+        (
+            {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
+            "fsdp_cpu_ram_efficient_loading",
+        ),
+    ],
+)
+def test_sharding_that_accelerate_would_not_do_is_refused(tmp_path, monkeypatch, asked, fact):
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match=fact):
         run(tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_words_and_texts_are_right_or_wrong_as_a_whole(base):
     right = [tuple(at != place for at in range(len(text))) for text, place in zip(texts, wrong, strict=True)]
     told = []
     checks = Plateau(lm.model, lm.tokenizer, [*examples, label, label], SFTPlayerSection(), told.append)
-    checks.add([(examples[0], torch.tensor(3.0)), (examples[1], torch.tensor(1.0)), (label, torch.tensor(0.5))])
+    checks.add([("reflector", 3.0), ("reflector", 1.0), ("policy", 0.5)])
     scored = [*map(Scored, examples, (2.0, 4.0), right), Scored(label, 1.0, (True,)), Scored(label, 2.0, (False,))]
     checks.check(10, scored)
     words = len(words_of(lm.tokenizer, texts[0])) + 2

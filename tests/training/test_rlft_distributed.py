@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
-from rlft_on_ranks import OPTIONS, correct, train, validate
+from rlft_on_ranks import OPTIONS, SHARDED, correct, sharded, train, validate
 from safetensors.torch import load_file
 from tiny import LAYOUT, encoder, gpt2
+from tiny_rlft import run
 from warm_processes import start_ranks
 
 from reflectrl.config.advantage import rewards_to_go
 from reflectrl.config.training import RLFTSettings
-from reflectrl.core import Trajectory
+from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.lm.encode import action_distribution
 from reflectrl.lm.head import add_choice_head
@@ -138,3 +140,46 @@ def test_ranks_share_a_validation_and_end_together_with_the_same_best_weights(tm
     assert best * 9 == pytest.approx(round(best * 9))
     first, second = weights(tmp_path, "validated")
     assert all(torch.equal(weight, second[name]) for name, weight in first.items())
+
+
+# ---- sharded weights (FSDP2) -----------------------------------------------------------------------------------------
+
+
+def differences(one, other):
+    assert one.keys() == other.keys()
+    assert all(weight.dtype == other[name].dtype for name, weight in one.items())
+    return max(float((weight.float() - other[name].float()).abs().max()) for name, weight in one.items())
+
+
+@pytest.mark.parametrize("adapters", [False, True], ids=["all weights", "adapters"])
+def test_sharded_weights_learn_like_whole_ones_and_leave_the_same_files(tmp_path, adapters):
+    for process in start_ranks(tmp_path, partial(sharded, adapters=adapters), tmp_path):
+        assert process.wait() == 0, process.said
+    (whole, _), (shards, other), (again, _) = (weights(tmp_path, name) for name in ("whole", "sharded", "resumed"))
+    assert differences(shards, other) == 0
+    assert differences(whole, shards) < 1e-4
+    assert differences(shards, again) < 1e-6
+    straight, found, rest = (
+        json.loads((tmp_path / f"{name}_0.json").read_text()) for name in ("whole", "sharded", "resumed")
+    )
+    for here, there in [*zip(straight, found, strict=True), *zip(found[3:], rest, strict=True)]:
+        for name, number in here.items():
+            expected = pytest.approx(number, rel=1e-6, abs=1e-6) if isinstance(number, float) else number
+            assert there[name] == expected, name
+    for step in (3, 6):
+        of_whole, of_shards = (tmp_path / name / f"checkpoint-{step}" for name in ("whole", "sharded"))
+        assert {each.name for each in of_whole.iterdir()} == {each.name for each in of_shards.iterdir()}
+        for file in of_whole.glob("*.safetensors"):
+            if not file.name.startswith("process"):
+                assert differences(load_file(file), load_file(of_shards / file.name)) < 1e-4, file.name
+    if not adapters:
+        alone = run(tmp_path / "alone", gpt2(spread=0.1, layers=2), **SHARDED).train(
+            tmp_path / "whole" / "checkpoint-3"
+        )
+        assert [each.iteration for each in alone.iterations] == [3, 4, 5]
+        assert straight[3]["env_steps"] > alone.iterations[0].env_steps > straight[2]["env_steps"]  # half the episodes
+
+
+def test_what_each_process_has_for_itself_is_continued_by_as_many(folder, tmp_path):
+    with pytest.raises(InvalidInput, match=r"by 2 processes but is read by 1, and each has its own replay buffer"):
+        run(tmp_path, gpt2(spread=0.1), optimizer=torch.optim.SGD, **OPTIONS).train(folder / "run" / "checkpoint-2")

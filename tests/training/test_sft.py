@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from sft_on_ranks import share, tuned
 from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_row, save_tiny
 from tiny_sft import fine_tune
+from warm_processes import start_ranks
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
@@ -296,3 +299,27 @@ def test_what_cannot_be_trained_on_is_refused(gpt2, player, given, fact, tmp_pat
 def test_a_reflectors_tokenizer_need_not_know_the_labels(gpt2, tmp_path):
     many = tuple(map(str, range(30)))
     assert train(new_model(gpt2, labels=LABELS, seed=0), tmp_path, "reflector", labels=many, steps=1).steps == 1
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_with_whole_or_sharded_weights_fine_tune_like_one(tmp_path):
+    base = save_tiny("llama", tmp_path / "base")
+    started = start_ranks(tmp_path, share, base, tmp_path)
+    for player in ("reflector", "policy"):
+        tuned(base, tmp_path, "alone", player)
+    for process in started:
+        assert process.wait() == 0, process.said
+    for player, others in (("reflector", ("whole", "sharded")), ("policy", ("whole", "sharded", "resumed"))):
+        expected = load_file(tmp_path / f"alone-{player}_0.safetensors")
+        steps, loss, checks = json.loads((tmp_path / f"alone-{player}_0.json").read_text())
+        assert len(checks[player]) == 3
+        for name in [f"{other}-{player}_{rank}" for other in others for rank in (0, 1)]:
+            weights = load_file(tmp_path / f"{name}.safetensors")
+            assert max(float((weights[key] - expected[key]).abs().max()) for key in expected) < 1e-4, name
+            made, last, seen = json.loads((tmp_path / f"{name}.json").read_text())
+            assert (made, last) == (steps, pytest.approx(loss, abs=1e-5))
+            for here, there in zip(seen[player], checks[player], strict=True):
+                assert here == {key: number and pytest.approx(number, abs=1e-5) for key, number in there.items()}, name
