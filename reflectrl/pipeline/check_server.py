@@ -72,9 +72,9 @@ def _compare(role: str, seat: object, team: Team, prompts: Sequence[Prompt]) -> 
     rows = PromptEncoder(tokenizer, (), model.max_length).all_tokens(prompts, reserve=limit)
     theirs = continued(client, [TokenPrompt(row, end=end, logprobs=True) for row in rows], [0.0] * len(rows))
     ours = Writer(model.lm.model, tokenizer, max_new_tokens=limit).write(rows, Sampler([0.0] * len(rows), 0.0))
-    said = [tokenizer.decode(ids, skip_special_tokens=True) for ids in ours]
-    words = [each.text if each.ids is None else tokenizer.decode(each.ids, skip_special_tokens=True) for each in theirs]
-    equal = sum(one.split() == other.split() for one, other in zip(said, words, strict=True))
+    plain = PlainText(tokenizer)
+    found = [plain.completion(each.text) if each.ids is None else each.ids for each in theirs]
+    equal = sum(own == (ids[:-1] if ids[-1:] == [end] else ids) for own, ids in zip(ours, found, strict=True))
     gaps = [gap for row, each in zip(rows, theirs, strict=True) for gap in _gaps(model, row, each)]
     return Agreement(role, len(rows), equal, max(gaps, default=None))
 

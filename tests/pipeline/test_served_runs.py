@@ -29,7 +29,14 @@ from reflectrl.rollout.results import read_results
 
 pytestmark = pytest.mark.slow
 
-SHORT = ("eval.policies=[sft, rlft]", "eval.episodes=6", "eval.max_tasks=3", "eval.greedy=false", "eval.controls=[]")
+SHORT = (
+    "sft.reflector.steps=80",
+    "eval.policies=[sft, rlft]",
+    "eval.episodes=6",
+    "eval.max_tasks=3",
+    "eval.greedy=false",
+    "eval.controls=[]",
+)
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
@@ -65,6 +72,8 @@ def test_a_served_reflector_makes_the_run_of_a_local_one(
     for name in ("metrics.jsonl", training_episodes_file(3), "policy/model.safetensors"):
         assert (run / name).read_bytes() == (local / name).read_bytes()
     assert [row.reflections for row in read_results(run / "eval.jsonl")] == ["server"] * 2
+    said = {turn.reflection for each in episodes(run / training_episodes_file(3)) for turn in each.turns}
+    assert len({words for words in said if words}) > 1
     for name in ("sft", "rlft"):
         there, here = (run / "trajectories" / f"eval-{name}-server-sampled.jsonl"), local / "trajectories"
         assert episodes(there) == episodes(here / f"eval-{name}-local-sampled.jsonl")
@@ -169,7 +178,7 @@ def test_check_server_compares_and_says_what_is_missing(
     assert not (run / "calls").exists()
 
     def shortened(_: str, body: dict[str, Any]) -> dict[str, Any]:
-        return {**body, "choices": [{**each, "token_ids": each["token_ids"][:1]} for each in body.get("choices", ())]}
+        return {**body, "choices": [{**each, "token_ids": [5]} for each in body.get("choices", ())]}
 
     server.change = lambda path, body: body if path == "/v1/models" else shortened(path, body)
     said = reflectrl("check-server", run, "--prompts", 12).out
