@@ -78,7 +78,7 @@ FIELDS: Mapping[str, Kind] = {
     "EvalSection.env": "options",
     **{
         f"Endpoint.{name}": "endpoint"
-        for name in ("model", "base_url", "azure_api_version", "api_key_env", "extra_body")
+        for name in ("model", "base_url", "replicas", "azure_api_version", "api_key_env", "extra_body")
     },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""

@@ -80,8 +80,9 @@ def _check_servers(recipe: Recipe, run: RunFolder, asked: Collection[str]) -> No
         role = kind.role.name
         if seat.kind == SERVER and role in asked and (role != "reflector" or (run / REFLECTOR).is_dir()):
             from reflectrl.pipeline.team import Team
+            from reflectrl.seats.served import served
 
-            kind.make(seat, Team(recipe.model_copy(update={"dataset": None}), run, replies="reuse"))
+            served(seat, Team(recipe, run, replies="reuse"), role)
 
 
 def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, Endpoint]]:

@@ -27,7 +27,7 @@ from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.rating import Scale
 from reflectrl.seats.base import Bench, FrozenModel
 
-PROBE = "Where does 'naïve' take 1,234 taxis?\n\t(row 7) | R: | über 50 %"
+PROBE = "Is 'naïve' 1,234?\n\t(row 7) | R: ü"
 """Text whose tokens, as a server reads them, tell its tokenizer from another."""
 SEEDS = 2**53
 """Number of different seeds of a request, all of which JSON's numbers hold exactly, as a draw does."""

