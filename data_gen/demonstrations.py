@@ -166,7 +166,7 @@ def check_reflections(given: Sequence[Demonstration], recipe: Recipe) -> None:
 
     """
     silent = [found for found in given if not found.sample.reflection]
-    if silent and recipe.sft.enabled and recipe.players.reflector.player in ("local", "self"):
+    if silent and recipe.sft.enabled and recipe.players.reflector.player in ("local", "server", "self"):
         raise InvalidInput(
             f"{silent[0].where} has no reflection, and the reflector of the recipe is to learn from it; play the "
             "episodes with --expert or yourself, or set players.reflector.player=none."

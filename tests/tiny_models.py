@@ -31,24 +31,26 @@ def policy_row(state: str, label: str, menu: Menu = MENU, history: tuple[str, ..
     return Row("policy", prompt, label, "t", 0, False)
 
 
-def tiny(kind: str, vocabulary: int) -> PreTrainedModel:
+def tiny(kind: str, vocabulary: int, size: int = 32, max_length: int = MAX_LENGTH) -> PreTrainedModel:
     """Return a GPT-2 (tied head, Conv1D) or a Llama (untied head, Linear) without dropout."""
     shape = {"vocab_size": vocabulary, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         if kind == "gpt2":
             still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-            return GPT2LMHeadModel(GPT2Config(n_positions=MAX_LENGTH, n_embd=32, n_layer=1, n_head=2, **shape, **still))
-        small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-        heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": MAX_LENGTH}
+            return GPT2LMHeadModel(
+                GPT2Config(n_positions=max_length, n_embd=size, n_layer=1, n_head=2, **shape, **still)
+            )
+        small = {"hidden_size": size, "intermediate_size": 2 * size, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": max_length}
         return LlamaForCausalLM(LlamaConfig(**small, **heads, **shape))
 
 
-def save_tiny(kind: str, folder: Path) -> ModelSection:
+def save_tiny(kind: str, folder: Path, *, size: int = 32, max_length: int = MAX_LENGTH) -> ModelSection:
     """Save a tiny model with a tokenizer, and return the section that loads it."""
-    tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=MAX_LENGTH)
-    save_model(LanguageModel(tiny(kind, len(tokenizer)), tokenizer), folder)
-    return ModelSection(name=str(folder), max_length=MAX_LENGTH)
+    tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=max_length)
+    save_model(LanguageModel(tiny(kind, len(tokenizer), size, max_length), tokenizer), folder)
+    return ModelSection(name=str(folder), max_length=max_length)
 
 
 def logits(lm: LanguageModel) -> torch.Tensor:

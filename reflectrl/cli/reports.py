@@ -40,6 +40,17 @@ def audit_reflector(
         print_reflector(found)
 
 
+def check_server(
+    run: RunFolder,
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="Number of prompts.")] = 64,
+) -> None:
+    """Compare the words of a run's players behind servers with those of the same models in this process."""
+    from reflectrl.pipeline.check_server import check_server
+
+    for each in check_server(run, prompts):
+        say(each.text)
+
+
 def train_rater(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", help="Folder of the rater, for players.rater.model.name.")],

@@ -16,8 +16,10 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import decode, encode, read_jsonl, write_jsonl
 from reflectrl.core.origin import WRITTEN_BY, check_format, this_version
 from reflectrl.core.run_files import AGENT, POLICY, REFLECTOR, saved_player
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.section import ModelSection
 from reflectrl.prompts import PromptFormat
+from reflectrl.seats.base import SERVER
 
 FORMAT = "reflectrl-agent"
 
@@ -62,6 +64,15 @@ def read_agent_file(folder: Path) -> AgentFile | None:
     if agent.max_actions < 1:
         raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 1 or more: export the run again.")
     return agent
+
+
+def without_server(recipe: Recipe) -> Recipe:
+    """Return a recipe in which a folder's fine-tuned reflector writes itself, in place of a server of its weights."""
+    reflector = recipe.players.reflector
+    if reflector.player != SERVER:
+        return recipe
+    local = reflector.model_copy(update={"player": "local", "endpoint": Endpoint()})
+    return recipe.model_copy(update={"players": recipe.players.model_copy(update={"reflector": local})})
 
 
 def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:

@@ -13,7 +13,7 @@ from reflectrl.seats.memory import MemoryPlayerSection
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 """Pattern of names that may be part of a file name."""
-_REFLECTIONS = ("local", "remote", "expert", "none", "self", "blank", "shuffled")
+_REFLECTIONS = ("local", "server", "remote", "expert", "none", "self", "blank", "shuffled")
 """Names that ``eval.reflectors`` may not use, because other rows of the table have them."""
 
 

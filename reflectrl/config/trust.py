@@ -22,7 +22,7 @@ from reflectrl.core.addresses import host_of, is_loopback
 from reflectrl.core.files import user_cache
 from reflectrl.core.run_files import AGENT
 from reflectrl.core.settings import section_of, settings_fields
-from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.seats import SEATS
 from reflectrl.seats.others import PolicyPlayerSection
 from reflectrl.seats.own import CLASS
@@ -78,7 +78,7 @@ FIELDS: Mapping[str, Kind] = {
     "EvalSection.env": "options",
     **{
         f"Endpoint.{name}": "endpoint"
-        for name in ("model", "base_url", "azure_api_version", "api_key_env", "extra_body")
+        for name in ("model", "base_url", "replicas", "azure_api_version", "api_key_env", "extra_body")
     },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""
@@ -264,12 +264,13 @@ def _is_asked(section: Any, recipe: Recipe) -> bool:
     if isinstance(section, PolicyPlayerSection):
         return "remote" in recipe.eval.policies
     said = [getattr(section, name) for name in ("player", "teacher", "writer") if hasattr(section, name)]
-    return not said or not {"remote", "openai"}.isdisjoint(said)
+    return not said or not {"remote", "server", "openai"}.isdisjoint(said)
 
 
 def _of_endpoint(endpoint: Endpoint) -> Iterator[Wish]:
-    url, variable = endpoint.base_url or OPENAI_URL, endpoint.key_variable
-    if variable and (endpoint.api_key_env or (endpoint.base_url is not None and variable in os.environ)):
-        yield Wish(f"send the key in {variable} to {url}")
-    elif not is_loopback(url):
-        yield Wish(f"send states to {host_of(url)}", host_of(url))
+    variable = endpoint.key_variable
+    for url in endpoint.addresses:
+        if variable and (endpoint.api_key_env or (endpoint.base_url is not None and variable in os.environ)):
+            yield Wish(f"send the key in {variable} to {url}")
+        elif not is_loopback(url):
+            yield Wish(f"send states to {host_of(url)}", host_of(url))

@@ -29,9 +29,9 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
         yield "env.max_memory_mb: it limits worker processes, but env.workers is 0; set env.workers, or remove it."
     if recipe.dataset is not None and DATASET in env.options:
         yield f"env.options.{DATASET}: the tasks are those that the section {DATASET} makes; remove one of the two."
-    if recipe.reflector_model is not None and reflector.player != "local":
+    if recipe.reflector_model is not None and not reflector.fine_tuned:
         yield (
-            "reflector_model: it is the model of a local reflector, but players.reflector.player is "
+            "reflector_model: it is the model of a fine-tuned reflector, but players.reflector.player is "
             f"{reflector.player}; set reflector_model to null."
         )
     for role in ("reflector", "policy"):
@@ -74,10 +74,10 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
             "policy answers with none; set it to 0."
         )
-    if recipe.sft.policy.own_reflections and (reflector := recipe.players.reflector.player) != "local":
+    if recipe.sft.policy.own_reflections and not reflector.fine_tuned:
         yield (
             "sft.policy.own_reflections: the policy's rows show words of the reflector that was fine-tuned before, but "
-            f"players.reflector.player={reflector} has none; set it to 0, or the player to local."
+            f"players.reflector.player={reflector.player} has none; set it to 0, or the player to local."
         )
     if "" in recipe.eval.groups:
         yield "eval.groups: every task's id begins with '', so its row would repeat that of all tasks; remove it."

@@ -46,6 +46,29 @@ class PicturedChat(Messages):
         self.images = tuple(images)
 
 
+class TokenPrompt(Messages):
+    """A text as token ids, which a server's model continues (``/v1/completions``): its reply is what follows.
+
+    Args:
+        ids: (n,) token ids, with the special tokens that begin every text.
+        end: token that ends the reply.
+        seed: seed of the reply's sampling, below 2**53.
+        allowed: the tokens of which the reply is one; empty for a reply of any tokens.
+        logprobs: whether to ask for the log-probabilities of the reply's tokens.
+
+    """
+
+    def __init__(
+        self, ids: Sequence[int], *, end: int, seed: int = 0, allowed: Sequence[int] = (), logprobs: bool = False
+    ) -> None:
+        super().__init__([{"role": "tokens", "content": " ".join(map(str, ids))}])
+        self.ids = tuple(ids)
+        self.end = end
+        self.seed = seed
+        self.allowed = tuple(allowed)
+        self.logprobs = logprobs
+
+
 def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:
     """Return ``chat`` extended by an unusable reply and a complaint that asks the model for another one."""
     longer = [*chat, {"role": "assistant", "content": reply}, {"role": "user", "content": complaint}]

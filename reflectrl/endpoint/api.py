@@ -21,7 +21,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import MIN_SECRET_CHARS, without_credentials
 from reflectrl.core.messages import Messages
 from reflectrl.core.text import shortened
-from reflectrl.endpoint.endpoint import OPENAI_URL, Endpoint
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.replies import PROMPT_CODES, Refused, UnusableReply, answer_text, classify_error
 
 MAX_REPLY_BYTES = 4 * 2**20
@@ -214,7 +214,7 @@ class Dialect:
         if not isinstance(failure, Refused | UnusableReply):
             return False
         asked = {name for name in _LIMITS if name in body and _LIMITS[name] not in self._changes}
-        asked |= {"system"} if any(message["role"] == "system" for message in body["messages"]) else set()
+        asked |= {"system"} if any(message["role"] == "system" for message in body.get("messages", ())) else set()
         asked |= set() if body.get("stream") else {"stream"}
         complained = failure.complaints & asked
         self._changes |= complained
@@ -282,6 +282,15 @@ def _join(chunks: list[dict[str, Any]], *, ended: bool) -> dict[str, Any]:
 T = TypeVar("T")
 
 
+async def version(api: openai.AsyncOpenAI) -> str:
+    """Return the version that vLLM tells beside its API; empty for other servers."""
+    try:
+        told: Any = await api.get(f"{str(api.base_url).rstrip('/').removesuffix('/v1')}/version", cast_to=object)
+    except openai.APIStatusError:
+        return ""
+    return str(told.get("version", "")) if isinstance(told, dict) else ""
+
+
 class Api:
     """Sends requests to one endpoint; each has a deadline for the whole reply.
 
@@ -299,7 +308,7 @@ class Api:
         self._endpoint = endpoint
         self._key = key
         self._http: Any = open_http()  # fails before any work starts; used by the first `open`
-        self._api: openai.AsyncOpenAI | None = None
+        self._apis: list[openai.AsyncOpenAI] = []
         self._silence = Silence(str(endpoint), endpoint.notice_s, tell)
         self.posting: set[asyncio.Task[Any]] = set()
         """Tasks whose requests are under way."""
@@ -307,7 +316,7 @@ class Api:
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent."""
-        return self._api is not None
+        return bool(self._apis)
 
     def open(self) -> None:
         """Open the connections; they belong to the running event loop."""
@@ -317,31 +326,33 @@ class Api:
         if not endpoint.is_openai:  # the library takes both from the environment
             given["default_headers"] = dict.fromkeys(("OpenAI-Organization", "OpenAI-Project"), openai.Omit())
         if endpoint.azure_api_version is None:
-            self._api = openai.AsyncOpenAI(base_url=endpoint.base_url or OPENAI_URL, **given)
+            self._apis = [openai.AsyncOpenAI(base_url=address, **given) for address in endpoint.addresses]
         else:
             version = endpoint.azure_api_version
-            self._api = openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url or "", api_version=version, **given)
+            self._apis = [openai.AsyncAzureOpenAI(azure_endpoint=endpoint.base_url or "", api_version=version, **given)]
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._api is not None:
-            await self._api.close()
-        self._api = None
+        for api in self._apis[:1]:  # they share their connections
+            await api.close()
+        self._apis = []
 
     def rest(self) -> None:
         """Expect no reply for now."""
         self._silence.end()
 
-    async def complete(self, body: dict[str, Any], unpaid: Callable[[], None]) -> object:
-        """Send a request for a chat completion, and return the reply, whole or joined from a stream.
+    async def complete(self, body: dict[str, Any], unpaid: Callable[[], None], place: int = 0) -> object:
+        """Send a request for a completion, and return the reply, whole or joined from a stream.
 
+        ``place``, modulo the number of addresses, is the address; a body with a ``prompt`` is not that of a chat.
         ``unpaid`` is called if the request failed in a way that costs nothing: the server answered with the status of
         an error, or could not be reached. Raises as ``send``.
         """
 
         async def post(api: openai.AsyncOpenAI) -> object:
             try:  # chat.completions.create takes a third more CPU time per call, for validation
-                return joined(await api.post("/chat/completions", cast_to=object, body=body))
+                path = "/completions" if "prompt" in body else "/chat/completions"
+                return joined(await api.post(path, cast_to=object, body=body))
             except openai.APIStatusError:
                 unpaid()
                 raise
@@ -350,23 +361,25 @@ class Api:
                     unpaid()
                 raise
 
-        return await self.send(post)
+        return await self.send(post, place)
 
-    async def send(self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
-        """Send one request; the library's timeout applies between bytes only.
+    async def send(
+        self, request: Callable[[openai.AsyncOpenAI], Awaitable[T]], place: int = 0, seconds: float | None = None
+    ) -> T:
+        """Send one request to an address; the library's timeout applies between bytes only, ``seconds`` to it all.
 
         Raises:
             UnusableReply: the attempt failed, but may be repeated.
             WorkFailed: the endpoint cannot be used.
 
         """
-        seconds, task = self._endpoint.attempt_s, asyncio.current_task()
-        if self._api is None or task is None:
+        seconds, task = seconds or self._endpoint.attempt_s, asyncio.current_task()
+        if not self._apis or task is None:
             raise InvalidInput("ChatClient was asked outside of `async with client:`; open the client first.")
         self.posting.add(task)
         self._silence.expect()
         try:
-            answer = await asyncio.wait_for(request(self._api), seconds)
+            answer = await asyncio.wait_for(request(self._apis[place % len(self._apis)]), seconds)
             self._silence.end(waiting=len(self.posting) > 1)
             return answer
         except TimeoutError as error:

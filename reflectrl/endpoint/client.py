@@ -10,16 +10,26 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
+from zlib import crc32
 
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.event_loop import run_async
-from reflectrl.core.messages import BadReply, LabelChat, Messages, asked_again
+from reflectrl.core.messages import BadReply, LabelChat, Messages, TokenPrompt, asked_again
 from reflectrl.core.stop import tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
 from reflectrl.endpoint.api import Api, Dialect, hang_up
-from reflectrl.endpoint.endpoint import Endpoint
+from reflectrl.endpoint.endpoint import TIMEOUT_S, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
-from reflectrl.endpoint.replies import LabelWays, UnusableReply, error_inside, fields, read_text, read_tokens
+from reflectrl.endpoint.replies import (
+    LabelWays,
+    Text,
+    UnusableReply,
+    error_inside,
+    fields,
+    read_continued,
+    read_text,
+    read_tokens,
+)
 
 MAX_BACKOFF_S = 30.0
 """Longest pause before a repetition, unless the server asks for another one."""
@@ -108,9 +118,7 @@ class ChatClient:
             instead: value for a rejected call; ``None`` to raise.
 
         """
-        if not self._api.is_open:
-            self._open()
-            weakref.finalize(self, hang_up, self._runner, self._api.close)
+        self._stay_open()
 
         async def ask_one(chat: Messages, read: Callable[[str], T], draw: str) -> Reply[T]:
             try:
@@ -133,6 +141,37 @@ class ChatClient:
                 await self._leave()
 
         return run_async(ask_all(), self._runner)
+
+    def at_each(self, request: Callable[[Any], Awaitable[T]]) -> list[T]:
+        """Send a ``request`` of the client library once to each address, and return what they answer.
+
+        Raises:
+            InvalidInput: one of them gives no usable answer, or not in time.
+
+        """
+        self._stay_open()
+
+        async def ask_all() -> list[T]:
+            return [await self._at(place, request) for place in range(len(self.endpoint.addresses))]
+
+        return run_async(ask_all(), self._runner)
+
+    async def _at(self, place: int, request: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            return await self._api.send(request, place, self.endpoint.timeout_s or TIMEOUT_S)
+        except (UnusableReply, WorkFailed) as failure:
+            raise InvalidInput(
+                f"the server of model {self.endpoint.model!r} at {self.endpoint.addresses[place]} cannot be used: "
+                f"{str(failure).rstrip('.')}; start it or correct its address (docs/scaling.md has the command), then "
+                "run again."
+            ) from failure
+        finally:
+            self._api.rest()
+
+    def _stay_open(self) -> None:
+        if not self._api.is_open:
+            self._open()
+            weakref.finalize(self, hang_up, self._runner, self._api.close)
 
     async def ask(self, chat: Messages, read: Callable[[str], T], draw: str = "") -> Reply[T]:
         """Ask the model, and return the value that ``read`` finds in its reply.
@@ -199,7 +238,8 @@ class ChatClient:
             async with self._slots:  # held between attempts: a server in trouble gets fewer requests
                 return await self._repeat(lambda attempt: self._attempt(asked, chat, attempt))
         except UnusableReply as failure:
-            if failure.answered or self._skip_failures:
+            # a model that continues token ids gives no bad replies, so the server is to blame, and may be repaired
+            if (failure.answered or self._skip_failures) and not isinstance(chat, TokenPrompt):
                 raise self._rejection(asked, chat, str(failure)) from failure
             raise self._failed(failure) from failure
 
@@ -276,7 +316,7 @@ class ChatClient:
             self.journal.send({asked: most})
             paid = None  # until the server says how many, it may charge any number of tokens up to `most`
             self._count(calls=1, retries=int(attempt > 1))
-            completion = await self._api.complete(body, unpaid)
+            completion = await self._api.complete(body, unpaid, crc32(chat[-1]["content"].encode()) + attempt - 1)
             paid = read_tokens(completion)
             if error := error_inside(completion):
                 raise self._api.failure(*error, str(completion), {})
@@ -340,7 +380,11 @@ class ChatClient:
             prompt_tokens=tokens.prompt, cached_tokens=tokens.cached, completion_tokens=tokens.completion, cost=cost
         )
         try:
-            read = partial(self.ways.read, way, chat) if isinstance(chat, LabelChat) else read_text
+            read: Callable[..., Text] = read_text
+            if isinstance(chat, TokenPrompt):
+                read = read_continued
+            elif isinstance(chat, LabelChat):
+                read = partial(self.ways.read, way, chat)
             reply = read(completion, self._api.safe)
             reply = reply.sentences if self.ways.lenient else reply
         except UnusableReply:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.addresses import host_of, is_private, without_credentials
-from reflectrl.core.messages import Messages, PicturedChat
+from reflectrl.core.messages import Messages, PicturedChat, TokenPrompt
 from reflectrl.core.settings import Address, Count, CountOrZero, NonNegative, Positive, VariableName, settings
 from reflectrl.endpoint.account import Price, Tokens
 
@@ -119,6 +119,8 @@ class Endpoint:
     """Model (or Azure deployment) name."""
     base_url: Address | None = None
     """Address of a compatible server, without login or query; OpenAI when absent."""
+    replicas: list[Address] = field(default_factory=list)
+    """Addresses of further servers of the same model; calls are dealt among all, equal prompts to the same one."""
     azure_api_version: str | None = None
     """API version of Azure OpenAI, whose endpoint is then ``base_url``; absent for other servers."""
     api_key_env: VariableName | None = None
@@ -154,7 +156,12 @@ class Endpoint:
     @property
     def is_own(self) -> bool:
         """Whether the server is on this machine or its network; it may be slow, and is free unless a price is given."""
-        return self.base_url is not None and is_private(self.base_url)
+        return self.base_url is not None and all(map(is_private, self.addresses))
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of all servers."""
+        return (self.base_url or OPENAI_URL, *self.replicas)
 
     @property
     def attempt_s(self) -> float:
@@ -181,6 +188,8 @@ class Endpoint:
 
     def body(self, chat: Messages) -> dict[str, Any]:
         """Return the JSON body of a call."""
+        if isinstance(chat, TokenPrompt):
+            return {**self.extra_body, "model": self.model, **self._continued(chat)}
         return {
             **self.extra_body,
             "model": self.model,
@@ -190,12 +199,28 @@ class Endpoint:
             "max_completion_tokens" if self.is_openai else "max_tokens": self.max_tokens,
         }
 
+    def _continued(self, text: TokenPrompt) -> dict[str, Any]:
+        """Return the fields of a request to continue a text; those that only vLLM knows are left unread by others."""
+        return {
+            "prompt": list(text.ids),
+            "max_tokens": 1 if text.allowed else self.max_tokens,
+            "temperature": self.temperature or 0.0,
+            "stop_token_ids": [text.end],
+            "return_token_ids": True,
+            **({"seed": text.seed} if self.is_sampled else {}),
+            **({"allowed_token_ids": list(text.allowed)} if text.allowed else {}),
+            **({"logprobs": 0} if text.logprobs else {}),
+        }
+
     def digest(self, chat: Messages, draw: str = "") -> str:
         """Return the key of a call: calls with equal digests share one reply.
 
-        Settings that influence only the speed or the number of calls do not count; ``draw`` does if it is sampled.
+        Settings that influence only the speed or the number of calls do not count; ``draw`` does if it is sampled. Nor
+        does the address where token ids are continued, because it is checked what is served there.
         """
-        asked: list[Any] = [self.model, self.base_url, self.temperature, self.max_tokens, chat]
+        where = None if isinstance(chat, TokenPrompt) else self.base_url
+        asked: list[Any] = [self.model, where, self.temperature, self.max_tokens, chat]
+        asked += [chat.allowed] if isinstance(chat, TokenPrompt) and chat.allowed else []
         asked += [draw if self.is_sampled else "", *shown(chat)]
         asked += [self.extra_body] if self.extra_body else []
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
@@ -231,10 +256,16 @@ class Endpoint:
                 f"{self} needs a key, but the environment variable {variable} is not set; set it, or point base_url at "
                 "your own server."
             )
-        if key and url is not None and url.startswith("http:") and not (self.is_own or self.api_key_env):
+        if self.replicas and self.is_openai:
             raise InvalidInput(
-                f"base_url={url!r} would send the key in {variable} unencrypted; write https, or name the variable in "
-                "api_key_env if that is meant."
+                "replicas was given for OpenAI or Azure, which deal out calls themselves; remove it, or set base_url "
+                "to a server of your own."
+            )
+        plain = next((each for each in self.addresses if each.startswith("http:")), None)
+        if key and plain and not (self.is_own or self.api_key_env):
+            raise InvalidInput(
+                f"base_url={plain!r} would send the key in {variable} unencrypted; write https, or name the variable "
+                "in api_key_env if that is meant."
             )
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"environment variable {variable} has characters that no key has; correct it.")

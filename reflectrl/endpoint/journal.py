@@ -20,6 +20,7 @@ from reflectrl.endpoint.account import Tokens
 
 REPLIES = "replies.jsonl"
 REJECTED = "rejected.jsonl"
+SERVERS = "servers.jsonl"
 
 T = TypeVar("T")
 
@@ -51,6 +52,20 @@ class RejectedCall:
     asked: str
     reason: str
     chat: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Server:
+    """One line of ``servers.jsonl``: a server that continues token ids, as it describes itself."""
+
+    address: str
+    model: str
+    root: str
+    """Folder or name of the model's weights, on the server's machine; empty where the server does not say."""
+    version: str
+    """Version of the server's software; empty where it does not say."""
+    max_model_len: int | None
+    """Maximum length of a text in tokens; ``None`` where the server does not say."""
 
 
 class RejectedReply(WorkFailed):
@@ -143,7 +158,13 @@ class Journal:
         for deleted in bad:
             self.add(PaidReply(deleted, None, Tokens(), batch=False))
 
-    def _append(self, name: str, *lines: PaidReply | RejectedCall) -> None:
+    def add_servers(self, servers: Sequence[Server]) -> None:
+        """Append to ``servers.jsonl`` which servers answer from now on, unless the last lines say so."""
+        known = _lines(self._folder / SERVERS, Server) if self._folder is not None else []
+        if known[-len(servers) :] != [*servers]:
+            self._append(SERVERS, *servers)
+
+    def _append(self, name: str, *lines: PaidReply | RejectedCall | Server) -> None:
         if self._folder is None or self._read_only:
             return
         self._folder.mkdir(parents=True, exist_ok=True)

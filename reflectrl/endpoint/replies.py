@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from reflectrl.core import WorkFailed
@@ -187,6 +187,38 @@ def read_choice(completion: Any, safe: Callable[[str], str]) -> tuple[str, str |
         reason = safe(str(refusal or "finish_reason content_filter"))
         raise UnusableReply(f"the model refused: {reason}.", answered=True)
     return said or "", finish
+
+
+def read_continued(completion: Any, safe: Callable[[str], str]) -> Text:
+    """Return how a server's model continued token ids: JSON for ``Continued``, and the words; no length is too short.
+
+    Raises:
+        UnusableReply: a server sent something else, or the text broke off with an error.
+
+    """
+    try:
+        choice = completion["choices"][0]
+        said, ids, finish = choice["text"], choice.get("token_ids"), choice.get("finish_reason")
+        logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        kept = Continued(str(said), None if ids is None else [*map(int, ids)], [*map(float, logprobs)])
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as wrong:
+        shown = safe(str(completion))
+        raise UnusableReply(f"its reply is not a completion but {shown!r}.", answered=True) from wrong
+    if finish not in ("stop", "length", None):
+        raise UnusableReply(f"its reply broke off (finish_reason {safe(str(finish))}).")
+    return Text(json.dumps(asdict(kept)), cut=False)
+
+
+@dataclass(frozen=True)
+class Continued:
+    """How a server's model continued token ids."""
+
+    text: str
+    """The words."""
+    ids: list[int] | None
+    """Their token ids, perhaps with the one that ends them; ``None`` from a server that tells none."""
+    logprobs: list[float]
+    """Log-probability of each token, in nats, where they were asked for."""
 
 
 def answer_text(content: Any) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from huggingface_hub import is_offline_mode
@@ -237,6 +237,12 @@ def _check_finite(folder: Path, model: PreTrainedModel | PeftModel) -> None:
                 f"the model in {str(folder)!r} has weights that are not finite, in {name}; its training has failed or "
                 "its file is damaged: train this player again."
             )
+
+
+def without_weights(name: str, section: ModelSection) -> LanguageModel:
+    """Return the tokenizer of the model ``name`` beside a model that computes nothing: a server has its weights."""
+    _, tokenizer = load_processor(name, section)
+    return LanguageModel(cast(Any, nn.Identity()), tokenizer)
 
 
 def save_model(lm: LanguageModel, folder: Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:

@@ -167,9 +167,13 @@ class LMReflector(CachedPlayer):
         """Drop cached states, see ``Writer.forget``."""
         self._writer.forget()
 
+    def continued(self, rows: Sequence[Tokens], draws: Sequence[float]) -> list[list[int]]:
+        """Return the ids of the text after each row, without the token that ends it."""
+        return self._writer.write(rows, Sampler(draws, self._temperature))
+
     def write(self, prompts: Sequence[Prompt], draws: Sequence[float]) -> list[Utterance]:
         """Return one utterance per prompt, at most ``max_new_tokens`` tokens each."""
         rows = self._encoder.all_tokens(prompts, reserve=self._writer.max_new_tokens)
-        said = self._writer.write(rows, Sampler(draws, self._temperature))
+        said = self.continued(rows, draws)
         texts = (self._tokenizer.decode(ids, skip_special_tokens=True) for ids in said)
         return [Utterance(" ".join(text.split()), len(ids)) for text, ids in zip(texts, said, strict=True)]

@@ -364,7 +364,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
             for key, value in _SFT.items():
                 yield Chosen(f"sft.{player}.{key}", value, "suits a model with random weights")
         yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
-        if recipe.players.reflector.player == "local":
+        if recipe.players.reflector.fine_tuned:
             yield Chosen(
                 "sft.policy.own_reflections", TRUSTING, "the policy learns how far to trust what it reads at play"
             )

@@ -25,7 +25,7 @@ def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Sha
 
     """
     sections = {"policy": recipe.model}
-    if recipe.reflector_model is not None and recipe.players.reflector.player == "local":
+    if recipe.reflector_model is not None and recipe.players.reflector.fine_tuned:
         sections["reflector"] = recipe.reflector_model
     shapes = {role: shape_of(section) for role, section in sections.items()}
     for role, section in sections.items():

@@ -231,7 +231,7 @@ class _Evaluation:
         """Return how often the reflector's words are those of the expert that taught it; ``None`` without one."""
         data = self.recipe.data
         taught = data.teacher == "expert" and not data.demonstrations
-        if not taught or self.recipe.players.reflector.player not in ("local", "self"):
+        if not taught or self.recipe.players.reflector.player not in ("local", "server", "self"):
             return None
         env, layout = self._envs[0], self.run_players.layout
         with contextlib.suppress(ReflectRLError):  # what only the audit needs is not a reason to stop
@@ -359,7 +359,9 @@ class _Evaluation:
     def plain_rows(self, name: str) -> None:
         """Play a policy without a local model, sampled; a remote one reads what other chat models or the expert say."""
         policy, kind = self.run_players.plain_policy(name), self.recipe.players.reflector.player
-        reflector = self.run_players.reflector(None) if name == "remote" and kind in ("remote", "expert") else None
+        reflector = (
+            self.run_players.reflector(None) if name == "remote" and kind in ("remote", "server", "expert") else None
+        )
         reflections = "none" if reflector is None else kind
         for split in self.recipe.eval.splits:
             row = _Row(name, reflections, "sampled", split)

@@ -13,7 +13,7 @@ from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import REFLECTOR, REFLECTOR_RLFT, STAGES
 from reflectrl.lm.section import is_gguf
 from reflectrl.seats import SEATS
-from reflectrl.seats.base import first_stage
+from reflectrl.seats.base import SERVER, first_stage
 from reflectrl.seats.own import CLASS, own_role
 
 _READS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +33,7 @@ _NEUTRAL = (
     *(f"rlft.{key}" for key in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
     *(
         f".endpoint.{key}"
-        for key in ("timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
+        for key in ("replicas", "timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
     ),
     *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
 )
@@ -51,7 +51,14 @@ def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     ]
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
-    return {key: value for key, value in read.items() if not key.endswith(_NEUTRAL)}
+    neutral = (*_NEUTRAL, *_addresses(recipe))
+    return {key: value for key, value in read.items() if not key.endswith(neutral)}
+
+
+def _addresses(recipe: Recipe) -> Iterator[str]:
+    """Yield the keys of the addresses at which models are served, as which one it is, is checked there."""
+    served = (kind.role.name for kind, section in recipe.players.frozen if section.kind == SERVER)
+    yield from (f"players.{role}.endpoint.base_url" for role in served)
 
 
 def _read(recipe: Recipe, stage: str) -> list[str]:

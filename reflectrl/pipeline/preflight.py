@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from reflectrl.config import Recipe
-from reflectrl.config.agent_file import exported_recipe, read_agent_file
+from reflectrl.config.agent_file import exported_recipe, read_agent_file, without_server
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.config.spending import eval_role, open_account
@@ -18,6 +18,7 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal
 from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.launch import is_main_process, process_count
+from reflectrl.seats.base import SERVER
 
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
@@ -92,6 +93,18 @@ def _check_endpoints(recipe: Recipe, run: RunFolder, stages: Sequence[str], max_
     account = open_account(recipe, run.path, max_cost)
     for role, endpoint in asked.items():
         ChatClient(endpoint, Journal(run / CALLS / role, read_only=True), account)
+    _check_servers(recipe, run, asked)
+
+
+def _check_servers(recipe: Recipe, run: RunFolder, asked: Collection[str]) -> None:
+    """Check the servers of the roles ``asked`` whose models are there; a reflector is not before sft."""
+    for kind, seat in recipe.players.frozen:
+        role = kind.role.name
+        if seat.kind == SERVER and role in asked and (role != "reflector" or (run / REFLECTOR).is_dir()):
+            from reflectrl.pipeline.team import Team
+            from reflectrl.seats.served import served
+
+            served(seat, Team(recipe, run, replies="reuse"), role)
 
 
 def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, Endpoint]]:
@@ -112,7 +125,7 @@ def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, En
         speaks = {"rlft": recipe.rlft is not None}
         if kind.role.speaks_before:
             speaks |= {"gen-data": recipe.sft.enabled and not kind.taught, "eval": trained or (kind.taught and base)}
-        if kind.asks and seat.kind == "remote" and speaks.get(stage):
+        if kind.asks and seat.kind in ("remote", SERVER) and speaks.get(stage):
             yield kind.role.name, getattr(seat, "endpoint")  # noqa: B009 - not of every seat
 
 
@@ -158,7 +171,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
     other = read_recipe(folder, given=None)
     after_rlft = other.players.reflector.trained and read_agent_file(folder) is None
     weights = folder / (REFLECTOR_RLFT if after_rlft else REFLECTOR)
-    if other.players.reflector.player != "local" or not weights.is_dir():
+    if not other.players.reflector.fine_tuned or not weights.is_dir():
         raise InvalidInput(
             f"eval.reflectors takes reflector {name!r} from {folder}, which has no fine-tuned one "
             f"(players.reflector.player is {other.players.reflector.player}); expected a run whose "
@@ -170,6 +183,7 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
             f"eval.reflectors takes reflector {name!r} from {folder}, which was trained on prompts of {seen}, but this "
             f"run's are of {shown}; choose a run with the same."
         )
+    other = without_server(other)
     return other if read_agent_file(folder) is None else exported_recipe(other, folder)
 
 

@@ -25,7 +25,6 @@ from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import gentle_stops, tell_user
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.lm.load import BUILTIN, LanguageModel, check_labels, new_model, save_model
-from reflectrl.lm.writer import LMReflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
 from reflectrl.pipeline.folder import RunFolder
@@ -35,6 +34,7 @@ from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
 from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.rollout.iteration import SFTProgress
+from reflectrl.seats.reflector import frozen_reflector
 from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
@@ -50,7 +50,7 @@ def wanted_players(recipe: Recipe) -> Mapping[Player, str]:
         return {}
     if recipe.players.reflector.player == "self":
         return {"both": POLICY_SFT}
-    if recipe.players.reflector.player == "local":
+    if recipe.players.reflector.fine_tuned:
         return {"reflector": REFLECTOR, "policy": POLICY_SFT}
     return {"policy": POLICY_SFT}
 
@@ -84,8 +84,7 @@ def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row]) ->
         drawn = rng.random() < recipe.sft.policy.own_reflections
         if drawn and source is not None and f"{cue}{source.completion}\n" in row.prompt.said:
             chosen[number] = source
-    reflector = players.reflector(None)
-    assert isinstance(reflector, LMReflector)
+    reflector = frozen_reflector(recipe.players.reflector, players.frozen_model(None, "reflector"))
     numbers = sorted(chosen, key=lambda number: chosen[number].prompt.text)  # neighbours share their beginnings
     found = list(rows)
     for begin in range(0, len(numbers), AT_ONCE):

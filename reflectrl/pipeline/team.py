@@ -42,7 +42,7 @@ from reflectrl.endpoint.journal import Journal
 from reflectrl.lm.builtin import make_base
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
-from reflectrl.lm.load import BUILTIN, LanguageModel, load_model, new_model
+from reflectrl.lm.load import BUILTIN, LanguageModel, load_model, new_model, without_weights
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.precision import with_precision
 from reflectrl.lm.reuse import prefix_cache_for
@@ -57,7 +57,7 @@ from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout.record import Header, read_trajectories
 from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats import SEATS
-from reflectrl.seats.base import FrozenModel, Meets, SeatKind, SeatSection
+from reflectrl.seats.base import SERVER, FrozenModel, Meets, SeatKind, SeatSection
 from reflectrl.seats.experience import Experience, experiences
 from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
@@ -104,8 +104,12 @@ class Team:
 
     # ---- the bench ---------------------------------------------------------------------------------------------------
 
-    def frozen_model(self, section: ModelSection | None, role: str) -> FrozenModel:
+    def frozen_model(self, section: ModelSection | None, role: str, *, weights: bool = True) -> FrozenModel:
         """Return a model for a role, see ``Bench``."""
+        if not weights:
+            name = str(self.run.verified(self._reflector, "sft")) if section is None else section.name
+            shape = section or self.section("reflector")
+            return FrozenModel(without_weights(name, shape), shape.max_length)
         if section is not None:
             return FrozenModel(self._frozen(section, role), section.max_length)
         if role == "policy":
@@ -403,9 +407,9 @@ class Team:
         section: ReflectorPlayerSection = self.recipe.players.reflector
         self._playing = policy
         self._reflector = REFLECTOR_RLFT if section.trained and name == POLICY else REFLECTOR
-        if section.player == "remote" and self._replies == "forget":
+        if section.player in ("remote", SERVER) and self._replies == "forget":
             section = section.model_copy(update={"cache_size": 0})
-        if section.player != "local":
+        if not section.fine_tuned:
             return make_reflector(section, self)
         if self._reflector not in self._reflectors:
             self._reflectors[self._reflector] = make_reflector(section, self)
@@ -430,8 +434,10 @@ class Team:
         return lambda: other.reflector(None)
 
     def readers(self, policy: LanguageModel) -> dict[str, LanguageModel]:
-        """Return the local models that read prompts when ``policy`` acts, by role; a single player has both roles."""
+        """Return the models that read prompts when ``policy`` acts; a single player has both roles."""
         section = self.recipe.players.reflector
+        if section.player == SERVER:
+            return {"policy": policy, "reflector": self.frozen_model(None, "reflector", weights=False).lm}
         if section.player not in ("local", "self"):
             return {"policy": policy}
         own = section.player == "local" and not section.trained

@@ -207,7 +207,7 @@ def _remembering(of: _Evidence) -> str:
     ways = []
     if of.setting("prompt.history.show") != "transitions":
         ways.append("`prompt.history.show=transitions`")
-    if of.run.reflector == "local" and of.setting("players.reflector.carry") is not True:
+    if of.run.reflector in ("local", "server") and of.setting("players.reflector.carry") is not True:
         ways.append("`players.reflector.carry=true`")
     return ", ".join([*ways, f"{'or ' if ways else ''}a text that tells what decides"])
 

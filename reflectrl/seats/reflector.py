@@ -15,7 +15,7 @@ from reflectrl.prompts.format import REFLECTION_CUE
 from reflectrl.prompts.players import CachedPlayer, Player, ReadsHints
 from reflectrl.prompts.prompt import CARRIED_CUE
 from reflectrl.prompts.views import Role, View
-from reflectrl.seats.base import Bench, FrozenModel, SeatKind, SeatSection
+from reflectrl.seats.base import SERVER, Bench, FrozenModel, SeatKind, SeatSection
 
 if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.client import ChatClient
@@ -29,19 +29,20 @@ REFLECTOR_ROLE = (
 class ReflectorPlayerSection(SeatSection):
     """The player that reflects before each action (section 4.1); it is frozen unless ``trained``."""
 
-    player: Literal["local", "remote", "expert", "none", "self"] = "local"
-    """The fine-tuned local model, an endpoint, the expert, none, or the policy itself (appendix F.2)."""
+    player: Literal["local", "server", "remote", "expert", "none", "self"] = "local"
+    """The fine-tuned local model, the same behind a server such as vLLM that continues token ids, a chat endpoint, the
+    expert, none, or the policy itself (appendix F.2)."""
     trained: bool = False
     """Train ``local`` in RLFT as well, with the policy's advantages, as a separate adapter on the policy's base. Its
     reflections are sampled at ``temperature`` in RLFT, and greedy elsewhere."""
     max_new_tokens: Count = 100
-    """Maximum length of a local model's reflection, in tokens; the default is the public code's."""
+    """Maximum length of the fine-tuned model's reflection, in tokens; the default is the public code's."""
     temperature: NonNegative = 0.0
-    """Sampling temperature of a local model; at 0 it is greedy, so that its reflections can be cached exactly."""
+    """Sampling temperature of the fine-tuned model; at 0 it is greedy, and its reflections are cached exactly."""
     cache_size: CountOrZero = 100_000
     """Maximum number of cached reflections of a greedy model; 0 for none. A model in training has no cache."""
     endpoint: Endpoint = Endpoint()
-    """Chat endpoint of ``remote``."""
+    """Chat endpoint of ``remote``, or the server of ``server``."""
     carry: bool = False
     """Show the reflector its reflection of the step before, for it to rewrite: a memory of constant length, which the
     policy reads in its latest form only. The expert's reflections then build on each other, too."""
@@ -54,6 +55,11 @@ class ReflectorPlayerSection(SeatSection):
     plain: ClassVar[str] = "player trained carry"
 
     @property
+    def fine_tuned(self) -> bool:
+        """Whether the reflections are those of a model of its own that SFT trains, wherever it writes."""
+        return self.player in ("local", SERVER)
+
+    @property
     def reads_states(self) -> bool:
         """The expert reads the environment, not what it shows."""
         return self.player not in ("expert", "none")
@@ -64,6 +70,7 @@ class ReflectorPlayerSection(SeatSection):
 
     def unused(self, at: str) -> Iterator[str]:
         """Yield a temperature that is not the chat model's."""
+        yield from super().unused(at)
         if self.temperature and self.player == "remote":
             yield (
                 f"{at}.temperature: it is that of a local model, but {at}.player is remote; set "
@@ -72,7 +79,7 @@ class ReflectorPlayerSection(SeatSection):
 
     def also_reads(self, stage: str) -> Iterator[str]:
         """Yield the length of a local model's words: the prompts of SFT leave room for what it may write."""
-        if stage == "sft" and self.player in ("local", "self"):
+        if stage == "sft" and (self.fine_tuned or self.player == "self"):
             yield "players.reflector.max_new_tokens"
 
     def check(self, recipe: Any) -> None:
@@ -81,6 +88,11 @@ class ReflectorPlayerSection(SeatSection):
             raise ValueError(
                 "players.reflector.carry shows the reflector its last reflection, but players.reflector.player is "
                 f"{self.player}, which reads none; set player to local, remote or self, or carry to false"
+            )
+        if self.player == SERVER and (recipe.reflector_model or recipe.model).images:
+            raise ValueError(
+                "players.reflector.player=server sends token ids, but its model reads pictures (images=true); set the "
+                "player to local"
             )
         if self.trained:
             self._check_trained(recipe)
@@ -222,6 +234,12 @@ def make(section: ReflectorPlayerSection, bench: Bench) -> Player | None:
     if section.player == "remote":
         chat = bench.chat(section.endpoint, "reflector")
         return RemoteReflector(chat, cache_size=section.cache_size, is_sampled=section.endpoint.is_sampled)
+    if section.player == SERVER:
+        from reflectrl.seats.served import ServedReflector, served
+
+        limit, temperature = section.max_new_tokens, section.temperature
+        there = served(section, bench, "reflector", max_new_tokens=limit, temperature=temperature)
+        return ServedReflector(*there, cache_size=section.cache_size)
     return frozen_reflector(section, bench.frozen_model(None, "reflector" if section.player == "local" else "policy"))
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from yaml import YAMLError
 
 from reflectrl.config import Recipe, dump_recipe
-from reflectrl.config.agent_file import AgentFile, read_agent_file, write_agent_file
+from reflectrl.config.agent_file import AgentFile, read_agent_file, without_server, write_agent_file
 from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import raised
@@ -205,11 +205,11 @@ class _Export:
         if self.policy == POLICY_SFT and self.recipe.rlft is not None:
             self._note("RLFT is not finished, so this is the policy after supervised fine-tuning")
         self._player(self.to, self.policy, self.recipe.model)
-        if self.recipe.players.reflector.player == "local":
+        if self.recipe.players.reflector.fine_tuned:
             trained = self.recipe.players.reflector.trained and self.policy == POLICY
             frozen = REFLECTOR_RLFT if trained else REFLECTOR
             self._player(self.to / REFLECTOR, frozen, self.recipe.reflector_model or self.recipe.model)
-        recipe = scrubber.recipe(self.recipe)
+        recipe = scrubber.recipe(without_server(self.recipe))
         options = {**recipe.env.options, **recipe.eval.env}
         layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
         agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))

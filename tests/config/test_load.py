@@ -395,7 +395,11 @@ BESIDE = [
         "rlft.update.num_minibatches=1",
         "rlft.advantage.value.clip: .* is one; raise",
     ),
-    ("vtifa/nano", "players.rater.segment=3", "used by player local or remote, but players.rater.player is rule"),
+    (
+        "vtifa/nano",
+        "players.rater.segment=3",
+        "used by player local or server or remote, but players.rater.player is rule",
+    ),
     ("vtifa/nano", "players.rater.include_actions=false", "players.rater.player is rule"),
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
     ("rap/nano_planner_local", "players.planner={player: expert, examples: 1}", "players.planner.player is expert"),

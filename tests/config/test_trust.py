@@ -61,6 +61,13 @@ WISHES = {
         f"players.planner={{player: remote, endpoint: {{base_url: {SERVER}}}}}",
     ],
     "send states to api.openai.com": ["players.reflector.player=remote"],
+    "send states to served.example": [
+        "players.reflector={player: server, endpoint: {base_url: 'https://served.example/v1'}}",
+    ],
+    "send states to replica.example": [
+        "players.reflector={player: remote, endpoint: {base_url: 'http://localhost:8000/v1', replicas: "
+        "['https://replica.example/v1']}}",
+    ],
 }
 """Overrides by what they want."""
 OF_STAGES = ("import", "send its metrics", "read pypi", "read ../others", "read /etc")

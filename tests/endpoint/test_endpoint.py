@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reflectrl.core import Image, InvalidInput
-from reflectrl.core.messages import PicturedChat
+from reflectrl.core.messages import PicturedChat, TokenPrompt
 from reflectrl.endpoint.account import Price
 from reflectrl.endpoint.endpoint import NO_KEY, PICTURE_TOKENS, PRIVATE_TIMEOUT_S, TIMEOUT_S, Endpoint
 
@@ -60,6 +62,26 @@ def test_an_unnamed_key_leaves_the_network_only_encrypted(monkeypatch: pytest.Mo
         assert Endpoint(base_url=url).key() == "sk-1"
     assert Endpoint(base_url="http://gpu.example.org/v1").key() == NO_KEY
     assert Endpoint(base_url="http://gpu.example.org/v1", api_key_env="OPENAI_API_KEY").key() == "sk-1"
+
+
+def test_replicas_get_no_key_that_is_not_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("MINE", "key-1")
+    assert Endpoint(base_url=OWN[0], replicas=[OWN[3]]).key() == "sk-1"
+    assert Endpoint(base_url=OWN[0], replicas=["https://api.example.com/v1"]).key() == NO_KEY
+    for url in (None, "https://api.openai.com/v1"):
+        with pytest.raises(InvalidInput, match="replicas was given for OpenAI"):
+            Endpoint(base_url=url, replicas=[OWN[0]]).key()
+
+
+def test_token_ids_are_continued_alike_at_any_address() -> None:
+    text, here = TokenPrompt([1, 2], end=0, seed=7), Endpoint(base_url=OWN[0], temperature=0.5)
+    there = replace(here, base_url=OWN[1], replicas=[OWN[2]])
+    assert here.digest(text, "1") == there.digest(text, "1") != here.digest(text, "2")
+    others = TokenPrompt([1, 3], end=0), TokenPrompt([12], end=0), TokenPrompt([1, 2], end=0, allowed=[4])
+    assert len({here.digest(each, "1") for each in (text, *others)}) == 4
+    assert here.body(text)["prompt"] == [1, 2]
+    assert (here.body(text)["seed"], here.body(others[2])["max_tokens"]) == (7, 1)
 
 
 def test_calls_are_equal_if_everything_that_shapes_their_replies_is() -> None:

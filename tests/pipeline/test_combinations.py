@@ -24,10 +24,10 @@ from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.base import FrozenModel
-from reflectrl.seats.corrector import LocalCorrector
+from reflectrl.seats.corrector import CUE, JUDGED, LocalCorrector
 from reflectrl.seats.memory import Memory
 from reflectrl.seats.neural import HiddenStates
-from reflectrl.seats.planner import LocalText, Planner
+from reflectrl.seats.planner import LocalText, Planner, local_writer
 from reflectrl.seats.rater import Rater
 from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
@@ -91,10 +91,10 @@ def test_training_leaves_frozen_players_alone(tmp_path: Path) -> None:
     memory = Memory(Retriever([past("", ("add one", "Number 2."))], HiddenStates(compared.base, tokenizer(), length)))
     rating = Rater(LocalModel(rater, Scale(), max_length=length), Questions())
     seats = [
-        Seat("planner", Planner(LocalText(FrozenModel(planner, length), max_new_tokens=4))),
+        Seat("planner", Planner(LocalText(local_writer(FrozenModel(planner, length), 4)))),
         Seat("memory", memory),
         Seat("reflector", LMReflector(reflector.model, tokenizer(), max_length=length, max_new_tokens=4)),
-        Seat("corrector", LocalCorrector(FrozenModel(corrector, length))),
+        Seat("corrector", LocalCorrector(LocalModel(corrector, JUDGED, max_length=length, cue=CUE))),
         Seat("rater", rating),
     ]
     models = [each.model for each in (planner, compared, reflector, corrector, rater, policy)]

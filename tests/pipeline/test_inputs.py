@@ -111,6 +111,15 @@ def test_rows_show_pictures_to_a_reflector_that_reads_them() -> None:
     assert changes("gen-data", f"{reflector}=local", name=pictured) == [reflector]
 
 
+def test_the_address_of_a_model_that_is_checked_there_is_no_input() -> None:
+    def at(port: int, player: str) -> str:
+        there = f"base_url: 'http://127.0.0.1:{port}/v1', replicas: ['http://127.0.0.1:{port + 1}/v1']"
+        return f"players.reflector={{player: {player}, endpoint: {{model: m, {there}}}}}"
+
+    assert changes("rlft", at(2, "server"), after=(at(1, "server"),)) == []
+    assert changes("rlft", at(2, "remote"), after=(at(1, "remote"),)) == ["players.reflector.endpoint.base_url"]
+
+
 def test_the_length_of_reflections_is_an_input_of_those_who_write_them() -> None:
     longer = "players.reflector.max_new_tokens=80"
     assert changes("gen-data", longer) == []

@@ -10,10 +10,10 @@ from thinkers import Thinks
 from tiny import LAYOUT, gpt2, tokenizer
 
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
 from reflectrl.rollout import Episode, rollout
-from reflectrl.seats.base import FrozenModel
-from reflectrl.seats.corrector import LocalCorrector
+from reflectrl.seats.corrector import CUE, JUDGED, LocalCorrector
 from reflectrl.seats.table import Seat
 
 
@@ -24,7 +24,7 @@ def corrected(verdict: int, thought: str = "The target is lower.") -> tuple[Loca
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     model.lm_head.bias = None
     level = tokenizer().convert_tokens_to_ids(str(verdict))
-    corrector = LocalCorrector(FrozenModel(LanguageModel(model, tokenizer()), 512))
+    corrector = LocalCorrector(LocalModel(LanguageModel(model, tokenizer()), JUDGED, max_length=512, cue=CUE))
     with torch.no_grad():
         model.transformer.ln_f.bias.add_(5 * model.lm_head.weight[level])
     env = NumberLine(size=8)

@@ -21,6 +21,7 @@ from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.thinking import writing_policy
@@ -28,8 +29,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import json_answer
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
-from reflectrl.seats.base import FrozenModel
-from reflectrl.seats.corrector import ExpertCorrector, Informed, LocalCorrector, RemoteCorrector
+from reflectrl.seats.corrector import CUE, JUDGED, ExpertCorrector, Informed, LocalCorrector, RemoteCorrector
 from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat
@@ -365,7 +365,7 @@ def test_an_illegal_text_is_paid_its_penalty():
 def test_a_local_corrector_is_frozen(tmp_path):
     model = gpt2(1, spread=0.3, n_positions=512)
     before = {name: each.clone() for name, each in model.state_dict().items()}
-    corrector = LocalCorrector(FrozenModel(LanguageModel(model, tokenizer()), 512))
+    corrector = LocalCorrector(LocalModel(LanguageModel(model, tokenizer()), JUDGED, max_length=512, cue=CUE))
     _, trainer = trainer_of(tmp_path, ThoughtTerm(), [Seat("corrector", corrector)])
     trainer.train()
     assert corrector._known  # it was asked

@@ -1,0 +1,167 @@
+"""Players ``server``: frozen models behind vLLM or another server that continues token ids (``/v1/completions``).
+
+They read exactly the tokens that a ``local`` player would, so greedy words are the same up to rounding. What is
+sampled depends on the seed of each request, which follows from the step's draw, so it is the same in any batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from reflectrl.core import InvalidInput
+from reflectrl.core.messages import LabelChat, Messages, TokenPrompt
+from reflectrl.endpoint.api import version
+from reflectrl.endpoint.client import ChatClient
+from reflectrl.endpoint.journal import Server
+from reflectrl.endpoint.replies import Continued
+from reflectrl.lm.encode import PlainText, PromptEncoder
+from reflectrl.lm.judge import RATING_CUE, SUMMARY_CUE, SUMMARY_TOKENS
+from reflectrl.lm.sequences import Tokens
+from reflectrl.lm.tokenizer import label_ids
+from reflectrl.lm.writer import LMReflector
+from reflectrl.prompts import Menu
+from reflectrl.prompts.chats import plain_prompt
+from reflectrl.prompts.rating import Scale
+from reflectrl.seats.base import Bench, FrozenModel
+
+PROBE = "Is 'naïve' 1,234?\n\t(row 7) | R: ü"
+"""Text whose tokens, as a server reads them, tell its tokenizer from another."""
+SEEDS = 2**53
+"""Number of different seeds of a request, all of which JSON's numbers hold exactly, as a draw does."""
+
+
+def served(
+    section: Any, bench: Bench, role: str, *, max_new_tokens: int = SUMMARY_TOKENS, temperature: float = 0.0
+) -> tuple[FrozenModel, ChatClient]:
+    """Return a seat's model without its weights, and the client of the server that has them, which is checked.
+
+    Raises:
+        InvalidInput: a server cannot be used, or serves another model.
+
+    """
+    model = bench.frozen_model(getattr(section, "model", None), role, weights=False)
+    endpoint = replace(section.endpoint, max_tokens=max_new_tokens, temperature=temperature)
+    client = bench.chat(endpoint, role)
+    client.journal.add_servers(check_servers(client, model))
+    return model, client
+
+
+def check_servers(client: ChatClient, model: FrozenModel) -> list[Server]:
+    """Check that every address of an endpoint serves ``model``, so far as a few tokens show, and describe the servers.
+
+    Raises:
+        InvalidInput: a server is down or slow, or its model has another name, another tokenizer or a shorter context.
+
+    """
+    endpoint, own = client.endpoint, PlainText(model.lm.tokenizer).text(PROBE)
+    listed = client.at_each(lambda api: api.get("/models", cast_to=object))
+    servers = [
+        _server(address, endpoint.model, body, model.max_length)
+        for address, body in zip(endpoint.addresses, listed, strict=True)
+    ]
+    asked = {"model": endpoint.model, "prompt": PROBE, "max_tokens": 1, "temperature": 0, "return_token_ids": True}
+    probed = client.at_each(lambda api: api.post("/completions", cast_to=object, body=asked))
+    for address, body in zip(endpoint.addresses, probed, strict=True):
+        _check_tokens(address, body, own)
+    versions = client.at_each(version)
+    return [replace(server, version=told) for server, told in zip(servers, versions, strict=True)]
+
+
+def _server(address: str, name: str, body: Any, max_length: int) -> Server:
+    listed = body.get("data") if isinstance(body, dict) else None
+    models = {str(each.get("id")): each for each in listed or () if isinstance(each, dict)}
+    if name not in models:
+        raise InvalidInput(
+            f"the server at {address} serves {', '.join(map(repr, models)) or 'no model'}, not {name!r}; set "
+            "endpoint.model to the name that it serves, or restart it with --served-model-name."
+        )
+    length = models[name].get("max_model_len")
+    if isinstance(length, int) and length < max_length:
+        raise InvalidInput(
+            f"the server at {address} takes {length} tokens, but prompts and words have up to {max_length} "
+            f"(max_length of the model); restart it with --max-model-len {max_length}."
+        )
+    return Server(address, name, str(models[name].get("root") or ""), "", length if isinstance(length, int) else None)
+
+
+def _check_tokens(address: str, body: Any, own: Sequence[int]) -> None:
+    """Check the tokens of ``PROBE``, or their number where a server does not tell them."""
+    try:
+        theirs = body["choices"][0].get("prompt_token_ids")
+        same = body["usage"]["prompt_tokens"] == len(own) if theirs is None else theirs[: len(own)] == [*own]
+    except (AttributeError, IndexError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise InvalidInput(
+            f"the server at {address} reads a text as other tokens than this run's model, so it serves another model "
+            "or a tokenizer of another version; serve the folder that `reflectrl export --merge` has written."
+        )
+
+
+def continued(client: ChatClient, texts: Sequence[TokenPrompt], draws: Sequence[float]) -> list[Continued]:
+    """Return how the model continues each text, ``endpoint.concurrency`` at a time.
+
+    Raises:
+        WorkFailed: a server has failed; the same command continues.
+
+    """
+    replies = client.ask_many(texts, [lambda text: Continued(**json.loads(text))] * len(texts), [*map(repr, draws)])
+    return [reply.value for reply in replies]
+
+
+class ServedReflector(LMReflector):
+    """Reflects as ``LMReflector`` does, with a model behind a server; the client's endpoint has its settings."""
+
+    def __init__(self, model: FrozenModel, client: ChatClient, *, cache_size: int = 100_000) -> None:
+        """Write with ``client`` what ``model``, whose weights are not used, would write."""
+        super().__init__(
+            model.lm.model,
+            model.lm.tokenizer,
+            max_length=model.max_length,
+            max_new_tokens=client.endpoint.max_tokens,
+            temperature=client.endpoint.temperature or 0.0,
+            cache_size=cache_size,
+        )
+        self.client = client
+        self._plain = PlainText(model.lm.tokenizer)
+        self._end: int = model.lm.tokenizer.eos_token_id
+
+    def continued(self, rows: Sequence[Tokens], draws: Sequence[float]) -> list[list[int]]:
+        """Return the ids of the text after each row, without the token that ends it."""
+        texts = [TokenPrompt(row, end=self._end, seed=int(draw * SEEDS)) for row, draw in zip(rows, draws, strict=True)]
+        said = continued(self.client, texts, draws)
+        found = [self._plain.completion(each.text) if each.ids is None else each.ids for each in said]
+        return [ids[: ids.index(self._end)] if self._end in ids else ids for ids in found]
+
+
+class ServedJudge:
+    """Summarises and rates as ``LocalModel`` does, with a model behind a server."""
+
+    def __init__(self, model: FrozenModel, client: ChatClient, scale: Scale, *, cue: str = SUMMARY_CUE) -> None:
+        """Ask with ``client`` what ``model`` would answer; raises as ``LocalModel`` does."""
+        tokenizer = model.lm.tokenizer
+        self._cue = cue
+        self._levels = label_ids(tokenizer, scale.levels)
+        self._writer = ServedReflector(model, client, cache_size=0)
+        self._encoder = PromptEncoder(tokenizer, self._levels, model.max_length, cache_size=0)
+        self._client = client
+        self._end: int = tokenizer.eos_token_id
+
+    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
+        """Return one summary per chat."""
+        return [said.text for said in self._writer.write([plain_prompt(chat, self._cue) for chat in chats], draws)]
+
+    def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
+        """Return one level per chat, the most probable one."""
+        prompts = [plain_prompt(chat, RATING_CUE, Menu(chat.labels, chat.actions)) for chat in chats]
+        levels = self._levels
+        rows = self._encoder.rows(prompts)
+        texts = [
+            TokenPrompt(row, end=self._end, allowed=levels[: len(chat.labels)])
+            for row, chat in zip(rows, chats, strict=True)
+        ]
+        said = continued(self._client, texts, draws)
+        return [levels.index(each.ids[0]) if each.ids else None for each in said]
