@@ -15,7 +15,7 @@ from warm_processes import start_ranks
 
 from reflectrl.config.advantage import rewards_to_go
 from reflectrl.config.training import RLFTSettings
-from reflectrl.core import InvalidInput, Trajectory
+from reflectrl.core import Trajectory
 from reflectrl.core.jsonl import decode
 from reflectrl.lm.encode import action_distribution
 from reflectrl.lm.head import add_choice_head
@@ -178,8 +178,3 @@ def test_sharded_weights_learn_like_whole_ones_and_leave_the_same_files(tmp_path
         )
         assert [each.iteration for each in alone.iterations] == [3, 4, 5]
         assert straight[3]["env_steps"] > alone.iterations[0].env_steps > straight[2]["env_steps"]  # half the episodes
-
-
-def test_what_each_process_has_for_itself_is_continued_by_as_many(folder, tmp_path):
-    with pytest.raises(InvalidInput, match=r"by 2 processes but is read by 1, and each has its own replay buffer"):
-        run(tmp_path, gpt2(spread=0.1), optimizer=torch.optim.SGD, **OPTIONS).train(folder / "run" / "checkpoint-2")
