@@ -32,6 +32,9 @@ game that everybody wins is not over, and one that costs something a step is nev
 RUNNING = 2
 """Number of validations in a row at the expert's level that end a stage."""
 
+WON = 4
+"""Patience at most where all episodes succeed and no expert tells whether they could earn more."""
+
 _log = logging.getLogger(__name__)
 Gather: TypeAlias = Callable[..., Sequence[Sequence[float]]]
 """Exchanges numbers between processes; returns one list per process."""
@@ -91,6 +94,8 @@ class Validator:
         now, patience = self._progress, self.settings.patience
         if now.at_expert >= RUNNING:
             return "expert"
+        if patience is not None and now.expert is None and now.best is not None and now.best.sampled == 1:
+            patience = min(patience, WON)
         tried = patience is not None and now.since_best >= patience
         return "patience" if tried and now.best is not None and now.best.sampled > 0 else None
 

@@ -282,6 +282,17 @@ def test_the_level_of_the_expert_is_its_success_and_nearly_its_return(results, e
     assert end in (None, len(ends))
 
 
+@pytest.mark.parametrize(("expert", "last"), [(None, 6), ((8, 9.0), 11)])
+def test_patience_is_short_where_nothing_is_left_to_win(expert, last):
+    results = [(0, 0.0), (8, 1.0), (8, 2.0), *[(8, 2.0)] * 10]
+    validator, collector = validated(Validation(episodes=8, greedy=False, patience=9), *results, expert=expert)
+    ends = [validator.ends]
+    for number in range(1, len(results)):
+        validator.play(collector, gather, number)
+        ends.append(validator.ends)
+    assert ends.index("patience") == last
+
+
 @pytest.mark.parametrize(("episodes", "every"), [(64, 10), (512, 2), (4, 160)])
 def test_without_an_interval_validations_play_a_fifth_of_the_episodes(episodes, every):
     validator = Validator(Validation(), None, seed=0, share=(0, 1), trained=episodes)
