@@ -29,6 +29,11 @@ def command_line(*arguments: str) -> None:
     main()
 
 
+def command_line_of_rank(*arguments: str) -> None:
+    """Run ``reflectrl`` with ``arguments`` and a seed that each process of a launch has for itself."""
+    command_line(*arguments, f"seed={os.environ['RANK']}")
+
+
 class WarmProcess:
     """A process that calls ``target(*arguments)`` in a new session; ``said`` is all that it has written.
 

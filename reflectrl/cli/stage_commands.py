@@ -222,6 +222,8 @@ def _sweep(
     from reflectrl.report.runs import read_runs
     from reflectrl.report.verdict import judged_of
 
+    if launcher == "print" and jobs > 1:
+        raise InvalidInput(f"--jobs {jobs} was given with --launcher print, which runs nothing; leave it out.")
     if arm is not None and arms is not None:
         raise InvalidInput(f"--arm {arm} and --arms {arms} were given; leave one out.")
     base = load_recipe(recipe, overrides)
@@ -237,7 +239,7 @@ def _sweep(
     extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
     if launcher != "here":
         if waiting:
-            say(sweep.commands_text(waiting, launcher, extra))
+            say(sweep.commands_text(waiting, launcher, jobs, extra))
         return
     try:
         sweep.run_all(waiting, jobs=jobs, reporter=reporter, extra=extra)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from reflectrl.core import WorkFailed
+from reflectrl.core import InvalidInput, WorkFailed
 
 
 def process_rank() -> int:
@@ -49,6 +49,26 @@ def wait_for_all() -> None:
         raise WorkFailed(
             f"process {process_rank()} of {process_count()} ends, because another one has ended; its message says why."
         ) from error
+
+
+def check_agreement(asked: str) -> None:
+    """Check that all processes of the launch were asked for the same: a recipe and a run folder, as text.
+
+    Raises:
+        InvalidInput: some were asked for something else.
+
+    """
+    if process_count() == 1:
+        return
+    import torch.distributed
+
+    found = [""] * process_count()
+    torch.distributed.all_gather_object(found, asked, _patient_group())
+    if others := [str(rank) for rank, each in enumerate(found) if each != found[0]]:
+        raise InvalidInput(
+            f"processes {', '.join(others)} of {process_count()} have another recipe or run folder than process 0; "
+            "start all with the same command, from the same folder, with the same files."
+        )
 
 
 @functools.cache

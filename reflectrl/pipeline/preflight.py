@@ -52,13 +52,26 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         trainer_class(recipe.rlft.trainer)
     if {"gen-data", "sft"} & {*ahead}:
         _check_shares(recipe)
+    if "rlft" in ahead:
+        _check_replies(recipe, run)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])
+
+
+def _check_replies(recipe: Recipe, run: RunFolder) -> None:
+    """Refuse fewer processes than have recorded replies, which would be asked for, and paid for, once more."""
+    for kind, _ in recipe.players.frozen:
+        recorded = [int(each.name.rpartition("-")[2]) for each in (run / CALLS).glob(f"{kind.role.name}-[0-9]*")]
+        if recorded and max(recorded) >= process_count():
+            raise InvalidInput(
+                f"{max(recorded) + 1} processes have recorded replies of the {kind.role.name} in {run / CALLS}, but "
+                f"{process_count()} would read them; continue with as many processes as before."
+            )
 
 
 def _check_shares(recipe: Recipe) -> None:
     """Refuse a batch of fine-tuning that the processes of a launch cannot share equally."""
     tuned: dict[str, SFTPlayerSection] = {"policy": recipe.sft.policy}
-    if recipe.players.reflector.player == "local":
+    if recipe.players.reflector.fine_tuned:
         tuned["reflector"] = recipe.sft.reflector
     for player, section in tuned.items() if recipe.sft.enabled else ():
         if section.batch_size % process_count():

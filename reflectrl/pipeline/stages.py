@@ -18,13 +18,13 @@ from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.metric import tracked
-from reflectrl.core.run_files import AGENT, DATASET, RESULTS, STAGES
+from reflectrl.core.run_files import AGENT, BASE, BASE_REFLECTOR, DATASET, RESULTS, STAGES
 from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
 from reflectrl.pipeline.folder import RunFolder, disk_errors
-from reflectrl.pipeline.launch import is_main_process, process_count, wait_for_all
+from reflectrl.pipeline.launch import check_agreement, is_main_process, process_count, wait_for_all
 from reflectrl.pipeline.preflight import preflight
 from reflectrl.pipeline.trackers import tracking
 from reflectrl.rollout.results import read_results
@@ -80,6 +80,7 @@ def run_stages(
         )
     _see_one_gpu()
     preflight(recipe, RunFolder(run_dir), stages, spending)
+    check_agreement(f"{run_dir.resolve()} {recipe.model_dump_json()}")
     reporter = reporter or Reporter() if is_main_process() else Reporter(Console(quiet=True))
     job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter)
     with job.run.locked(), disk_errors(run_dir):
@@ -140,6 +141,9 @@ def _run_stage(job: _Job, stage: str) -> None:
         job.reporter.line(labelled(stage, f"continues with {', '.join(changed)} as changed since it was begun"))
     if stage == "gen-data" and is_main_process() and not run.has_begun(stage):
         shutil.rmtree(run / DATASET, ignore_errors=True)  # of a dry run, perhaps with another recipe
+    if stage == "sft" and is_main_process() and not run.has_begun(stage):
+        for base in (BASE, BASE_REFLECTOR):  # of an attempt that was refused, perhaps with another recipe
+            shutil.rmtree(run / base, ignore_errors=True)
     wait_for_all()  # until all have seen what the main process changes now
     begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage, anew=not same)
     with begun, run.timed(stage):  # a dry run begins nothing, so that the recipe may still change

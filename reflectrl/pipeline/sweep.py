@@ -219,13 +219,18 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
         )
 
 
-def commands_text(planned: Sequence[PlannedRun], launcher: Literal["print", "slurm"], extra: Sequence[str] = ()) -> str:
-    """Return the commands of ``planned``: one a line, or a job array for ``sbatch``, whose log files are the runs'."""
+def commands_text(
+    planned: Sequence[PlannedRun], launcher: Literal["print", "slurm"], jobs: int, extra: Sequence[str] = ()
+) -> str:
+    """Return the commands of ``planned``: one a line, or a job array for ``sbatch``, whose log files are the runs'.
+
+    An array has at most ``jobs`` runs at a time, if that is more than 1.
+    """
     commands = [shlex.join(run.command(extra)) for run in planned]
     if launcher == "print":
         return "\n".join(commands)
-    folder = planned[0].folder.parent.resolve()
-    head = [f"#SBATCH --job-name={folder.name}", f"#SBATCH --array=0-{len(planned) - 1}", "#SBATCH --output=/dev/null"]
+    array = f"0-{len(planned) - 1}{f'%{jobs}' if jobs > 1 else ''}"
+    head = ["#SBATCH --job-name=reflectrl", f"#SBATCH --array={array}", "#SBATCH --output=/dev/null"]
     logs = [f"mkdir -p {shlex.quote(str(run.folder))} && exec >> {shlex.quote(str(run.log))} 2>&1" for run in planned]
     cases = [f"{number}) {log}; {command} ;;" for number, (log, command) in enumerate(zip(logs, commands, strict=True))]
     begin = f"cd {shlex.quote(str(Path.cwd()))}"  # recipes and runs are relative to it

@@ -149,6 +149,23 @@ class ServedJudge:
         self._encoder = PromptEncoder(tokenizer, self._levels, model.max_length, cache_size=0)
         self._client = client
         self._end: int = tokenizer.eos_token_id
+        self._check_choice()
+
+    def _check_choice(self) -> None:
+        """Check that the server chooses among given tokens, and tells which one."""
+        asked = {"prompt": PROBE, "max_tokens": 1, "temperature": 0, "allowed_token_ids": self._levels}
+        asked |= {"model": self._client.endpoint.model, "return_token_ids": True}
+        answers = self._client.at_each(lambda api: api.post("/completions", cast_to=object, body=asked))
+        for address, body in zip(self._client.endpoint.addresses, answers, strict=True):
+            try:
+                [chosen] = body["choices"][0]["token_ids"]  # type: ignore[index]
+            except (IndexError, KeyError, TypeError, ValueError):
+                chosen = None
+            if chosen not in self._levels:
+                raise InvalidInput(
+                    f"the server at {address} does not answer with one of the tokens that it is given, or does not "
+                    "tell which; a rater or corrector needs vLLM (allowed_token_ids, return_token_ids)."
+                )
 
     def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
         """Return one summary per chat."""

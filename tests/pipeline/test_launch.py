@@ -15,11 +15,14 @@ from prepared_runs import files
 from run_folders import unfinish
 from safetensors.torch import load_file
 from trained_runs import SMALL, TrainedRuns, play_stages, small_recipe
-from warm_processes import command_line, start_ranks
+from warm_processes import command_line, command_line_of_rank, start_ranks
 
+from reflectrl.config import Recipe
 from reflectrl.core.jsonl import append_jsonl
 from reflectrl.core.run_files import unfinished_file, unfinished_files
 from reflectrl.pipeline import STAGES
+from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.team import Team
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +64,11 @@ def test_an_evaluation_writes_the_same_bytes_in_one_two_and_four_processes(
     for there in others:
         assert {path for path in alone if there.get(path) != alone[path]} == set()
         assert there.keys() == alone.keys()
+
+
+def make_base(run: Path, recipe: Recipe) -> None:
+    """Leave the base of another recipe in a run folder, as a refused attempt does."""
+    Team(recipe, RunFolder(run)).base("policy")
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -132,6 +140,22 @@ def test_processes_that_wait_for_one_that_fails_end_with_a_sentence(tmp_path: Pa
     assert second.wait(30) == 1
     assert "process 1 of 2 ends, because another one has ended; its message says why." in second.said
     assert "Traceback" not in second.said
+
+
+def test_processes_with_different_recipes_are_refused_before_any_work(tmp_path: Path) -> None:
+    command = ("gen-data", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--run", "run")
+    for process in start_ranks(tmp_path, command_line_of_rank, *command):
+        assert process.wait() == 2
+        assert "processes 1 of 2 have another recipe or run folder than process 0" in process.said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_base_of_an_attempt_with_another_recipe_is_not_used(tmp_path: Path) -> None:
+    narrow = ("model.builtin.width=32", "sft.policy.batch_size=8", "sft.policy.micro_batch_size=8")
+    play_stages(small_recipe(), tmp_path / "run", "gen-data")
+    make_base(tmp_path / "run", small_recipe(*narrow))
+    in_ranks(tmp_path / "run", "sft")
+    assert json.loads((tmp_path / "run" / "base" / "config.json").read_text())["n_embd"] == 64
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])

@@ -202,3 +202,14 @@ def test_each_method_of_a_run_finds_it_before_it_makes_a_folder(tmp_path: Path, 
             work()
     assert not run.path.exists()
     assert endpoint.requests == []
+
+
+def test_replies_that_fewer_processes_would_not_read_are_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    recipe = small_recipe("players.planner.player=remote", "players.planner.endpoint.model=planner")
+    (tmp_path / "run" / "calls" / "planner-1").mkdir(parents=True)
+    assert refused(recipe, tmp_path / "run", "2 processes have recorded replies of the planner") == ("rlft",)
+    (tmp_path / "run" / "calls" / "planner-1").rmdir()
+    assert refused(recipe, tmp_path / "run", "") == ()

@@ -121,8 +121,8 @@ def test_a_job_array_has_one_task_per_run_that_is_not_done(tmp_path: Path) -> No
     commands = reflectrl(*asked, "--launcher", "print", *TINY).out.splitlines()
     assert [shlex.split(each)[-1] for each in commands] == ["seed=0", "seed=1"]
     script = tmp_path / "array.sbatch"
-    script.write_text(reflectrl(*asked, "--launcher", "slurm", *TINY).out)
-    assert "#SBATCH --array=0-1\n" in script.read_text()
+    script.write_text(reflectrl(*asked, "--launcher", "slurm", "--jobs", "2", *TINY).out)
+    assert "#SBATCH --array=0-1%2\n" in script.read_text()
     run_script(script, SLURM_ARRAY_TASK_ID="1")
     made = tmp_path / "the runs" / "number_line-nano-seed1"
     assert (made / "report.html").is_file()

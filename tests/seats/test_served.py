@@ -126,13 +126,25 @@ def test_a_judge_summarises_and_rates_as_the_local_one(lm: LanguageModel, server
     assert len(set(ratings)) > 1
 
 
-def test_a_server_that_tells_no_ids_is_read_by_its_words(lm: LanguageModel, server: CompletionsServer) -> None:
-    def silent(_: str, body: dict[str, Any]) -> dict[str, Any]:
-        for choice in body.get("choices", ()):
-            choice.pop("token_ids", None)
-            choice.pop("prompt_token_ids", None)
-        return body
+def test_a_judge_needs_a_server_that_tells_which_token_it_chose(lm: LanguageModel, server: CompletionsServer) -> None:
+    def other(_: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, "choices": [{**choice, "token_ids": [0]} for choice in body.get("choices", ())]}
 
+    for change in (other, silent):
+        server.change = change
+        with pytest.raises(InvalidInput, match="does not answer with one of the tokens that it is given"):
+            ServedJudge(FrozenModel(lm, LONG), client_of(server.url, max_tokens=SUMMARY_TOKENS), Scale())
+
+
+def silent(_: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Tell no token ids."""
+    for choice in body.get("choices", ()):
+        choice.pop("token_ids", None)
+        choice.pop("prompt_token_ids", None)
+    return body
+
+
+def test_a_server_that_tells_no_ids_is_read_by_its_words(lm: LanguageModel, server: CompletionsServer) -> None:
     server.change = silent
     client = client_of(server.url)
     check_servers(client, FrozenModel(lm, MAX_LENGTH))
