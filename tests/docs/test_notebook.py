@@ -71,7 +71,7 @@ def test_the_notebook_goes_from_data_to_an_agent_that_acts(executed: Executed) -
     *_, successes, table, move = executed.shown
     assert re.search(r"^\[([\d.]+(, )?){12}\]$", successes, re.MULTILINE)
     rates = {name: int(rate) for name, rate in re.findall(r"^(\w+) +sampled +(\d+)%$", table, re.MULTILINE)}
-    assert rates["rlft"] > rates["sft"] > rates["random"]
+    assert rates["rlft"] >= rates["sft"] > rates["random"]
     assert re.search(r"^\S.* -> add one$", move, re.MULTILINE)
 
 
