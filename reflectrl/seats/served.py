@@ -158,7 +158,7 @@ class ServedJudge:
         answers = self._client.at_each(lambda api: api.post("/completions", cast_to=object, body=asked))
         for address, body in zip(self._client.endpoint.addresses, answers, strict=True):
             try:
-                [chosen] = body["choices"][0]["token_ids"]  # type: ignore[index]
+                [chosen] = body["choices"][0]["token_ids"]
             except (IndexError, KeyError, TypeError, ValueError):
                 chosen = None
             if chosen not in self._levels:
