@@ -97,7 +97,13 @@ def test_the_last_policy_plays_unless_another_is_named(run: Path, tmp_path: Path
 
 def test_an_agent_is_played_as_validation_found_better(tmp_path: Path) -> None:
     register_env("both", "both:Both")
-    changes = ["env.name=both", "prompt.history=0", "players.reflector.player=none", "sft.enabled=false"]
+    changes = [
+        "env.name=both",
+        "env.options.size=30",
+        "prompt.history=0",
+        "players.reflector.player=none",
+        "sft.enabled=false",
+    ]
     quick = ["rlft.stages.0.iterations=1", "rlft.validation={episodes: 24}", "rlft.learning_rate=1e-9"]
     recipe = small_recipe(*changes, *quick, "eval.controls=[]", "eval.policies=[rlft]")
     said = play_stages(recipe, tmp_path / "run")
@@ -107,8 +113,8 @@ def test_an_agent_is_played_as_validation_found_better(tmp_path: Path) -> None:
         agent = load_agent(folder)
         assert (agent.greedy, agent.way_to_play) == (False, shown)
         assert repr(agent) == f"<Agent policy of {folder}: {shown}>"
-        assert evaluate(agent, Both, options={"size": 8}).success > 0.9
-        assert evaluate(load_agent(folder, greedy=True), Both, options={"size": 8}).success == 0
+        assert evaluate(agent, Both, options={"size": 30}).success > 0.9
+        assert evaluate(load_agent(folder, greedy=True), Both, options={"size": 30}).success == 0
         assert trained(folder, None, {}).who.endswith(shown)
     assert f"Played with {shown}" in (tmp_path / "run/export/README.md").read_text()
     [told] = [line for line in verdict(read_runs([tmp_path / "run"])) if "is played with" in line]

@@ -46,7 +46,9 @@ def test_later_trials_remember_what_succeeded(trained_run: TrainedRuns):
     for played in second:
         shown = remembered(played)
         assert any(text in shown for task, text in starts.items() if task != played.task.id)
-        assert starts.get(played.task.id, "nothing") not in shown
+        others = [turn for each in first if each.success and each.task.id != played.task.id for turn in each.turns]
+        own = {starts.get(played.task.id, "nothing")} - {turn.observation.text for turn in others}
+        assert not any(text in shown for text in own)
     assert [row.remembered for row in rows(run)] == [0, len(starts)]
     assert [row.remembered for row in rows(run, memory=False)] == [0, 0]
     alone = episodes(run, "rlft-local-alone1")
@@ -56,7 +58,7 @@ def test_later_trials_remember_what_succeeded(trained_run: TrainedRuns):
 @pytest.mark.slow
 def test_of_equally_similar_episodes_the_shortest_is_shown(trained_run: TrainedRuns) -> None:
     memory = ("eval.memory.key=none", "eval.memory.weights.task=0", "eval.memory.episodes=1")
-    run = trained_run(*SHORT, *memory, "sft.policy.steps=25", name="rap/nano_trials")
+    run = trained_run(*SHORT, *memory, "sft.policy.steps=25", "seed=1", name="rap/nano_trials")
     first, second = (episodes(run, f"rlft-local-trial{number}") for number in (1, 2))
     won = sorted((played for played in first if played.success), key=lambda played: len(played.turns))
     assert won[0] is not next(played for played in first if played.success)  # the oldest is not the shortest
