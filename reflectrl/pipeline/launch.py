@@ -7,6 +7,7 @@ folder must be on a file system that all of them see.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,11 +61,12 @@ def check_agreement(asked: str) -> None:
     """
     if process_count() == 1:
         return
-    import torch.distributed
+    import torch
 
-    found = [""] * process_count()
-    torch.distributed.all_gather_object(found, asked, _patient_group())
-    if others := [str(rank) for rank, each in enumerate(found) if each != found[0]]:
+    own = torch.tensor(list(hashlib.sha256(asked.encode()).digest()))
+    found = [torch.empty_like(own) for _ in range(process_count())]
+    torch.distributed.all_gather(found, own, _patient_group())
+    if others := [str(rank) for rank, each in enumerate(found) if not torch.equal(each, found[0])]:
         raise InvalidInput(
             f"processes {', '.join(others)} of {process_count()} have another recipe or run folder than process 0; "
             "start all with the same command, from the same folder, with the same files."

@@ -278,11 +278,15 @@ def episodes_of_ranks(accelerator: Accelerator, episodes: Sequence[Trajectory]) 
     """Return the episodes of all processes, in the order of processes; if there are several, without pictures."""
     if accelerator.num_processes == 1:
         return list(episodes)
-    text = json.dumps(encode([_without_pictures(each) for each in episodes])).encode()
-    row = torch.tensor([list(text)], dtype=torch.uint8, device=accelerator.device)
+    told = values_of_ranks(accelerator, encode([_without_pictures(each) for each in episodes]))
+    return [decode(Trajectory, each, "an episode of another process") for rows in told for each in rows]
+
+
+def values_of_ranks(accelerator: Accelerator, value: Any) -> list[Any]:
+    """Return the JSON value of each process; objects would be sent as pickles, which run code."""
+    row = torch.tensor([list(json.dumps(value).encode())], dtype=torch.uint8, device=accelerator.device)
     rows = accelerator.gather(accelerator.pad_across_processes(row, dim=1, pad_index=ord(" ")))
-    texts = (bytes(each) for each in rows.tolist())
-    return [decode(Trajectory, each, "an episode of another process") for text in texts for each in json.loads(text)]
+    return [json.loads(bytes(each)) for each in rows.tolist()]
 
 
 def _without_pictures(trajectory: Trajectory) -> Trajectory:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import PrinterCallback, default_data_collator, get_scheduler
@@ -23,7 +22,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.sequences import padded
-from reflectrl.training.learner import adamw, parameter_groups
+from reflectrl.training.learner import adamw, parameter_groups, values_of_ranks
 from reflectrl.training.plateau import Scored
 from reflectrl.training.sft_examples import ActionExample, Example, Player, TextExample, action_results, text_results
 from reflectrl.training.sharding import check_launch, check_sharding, gathered
@@ -138,18 +137,20 @@ class RowTrainer(SFTTrainer):
     @torch.no_grad()
     def scored(self, examples: Sequence[Example]) -> list[Scored]:
         """Score examples in evaluation mode, as many at once as in training; the processes share the batches."""
-        size, found = self.args.per_device_train_batch_size, []
+        size, found = self.args.per_device_train_batch_size, list[tuple[int, float, list[bool]]]()
+        number = {id(example): at for at, example in enumerate(examples)}
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         self.model.eval()
         with gathered(self.model):  # one process may have a batch more
             for begin in range(rank * size, len(examples), ranks * size):
                 ordered, losses, hits = self._results(self.model, examples[begin : begin + size])
                 found += [
-                    Scored(example, loss, tuple(right.tolist()))
+                    (number[id(example)], loss, right.tolist())
                     for example, loss, right in zip(ordered, losses.tolist(), hits, strict=True)
                 ]
         self.model.train()
-        return found if ranks == 1 else gather_object(found)
+        told = [found] if ranks == 1 else values_of_ranks(self.accelerator, found)
+        return [Scored(examples[at], loss, tuple(right)) for scores in told for at, loss, right in scores]
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002 - the batch holds numbers of rows
         """Return 0: operations are not counted."""
