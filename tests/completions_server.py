@@ -62,6 +62,7 @@ class CompletionsServer:
 
         class Quiet(ThreadingHTTPServer):
             daemon_threads = True
+            request_queue_size = 128  # more than 5 connections may wait on a busy machine
 
             def handle_error(self, request: object, client_address: object) -> None:
                 if not isinstance(sys.exception(), ConnectionError):  # a client was killed

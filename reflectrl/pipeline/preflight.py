@@ -52,6 +52,12 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         trainer_class(recipe.rlft.trainer)
     if {"gen-data", "sft"} & {*ahead}:
         _check_shares(recipe)
+    chooses = [stage for stage in ahead if stage != "eval" and not run.has_begun(stage)]
+    if recipe.budget is not None and process_count() > 1 and chooses:
+        raise InvalidInput(
+            f"stage {chooses[0]!r} chooses settings by the pace of one process, but {process_count()} were started; "
+            "run it without torchrun, or leave the recipe's budget out."
+        )
     if "rlft" in ahead:
         _check_replies(recipe, run)
     _check_models(recipe, run, STAGES[STAGES.index(ahead[0]) :])

@@ -104,11 +104,6 @@ def _run_stage(job: _Job, stage: str) -> None:
     if job.recipe.budget is not None and not job.run.has_begun(stage):
         from reflectrl.pipeline.auto import chosen
 
-        if process_count() > 1 and stage != "eval":
-            raise InvalidInput(
-                f"stage {stage!r} chooses settings by the pace of one process, but {process_count()} were started; run "
-                "it without torchrun, or leave the recipe's budget out."
-            )
         job.recipe = chosen(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled(stage, text)))
     recipe, run = job.recipe, job.run
     for earlier in STAGES[: STAGES.index(stage)]:
