@@ -125,7 +125,7 @@ class _Evaluation:
         self._before = {_Row(row.policy, row.reflections, row.mode, row.split): row for row in finished}
 
     def walk(self) -> None:
-        """Play what nobody has played yet, as far as it is this process's, and list the rows that it knows."""
+        """Play the rows of this process that are not played yet, and list all rows whose results it has."""
         self.rows, self.trial_rows = [], []
         self._given = [0] * self._processes
         for name in self.recipe.eval.policies:
