@@ -28,8 +28,8 @@ PIECES = {
 
 
 CORPUS = 10_000_000
-"""Number of characters that a tokenizer is trained on at most, about; texts are drawn from a larger corpus. Training
-reads two million in a second."""
+"""About the largest number of characters that a tokenizer is trained on; of a larger corpus, texts are drawn. On all
+240 million of a run of the suite's catalogue, training took minutes."""
 
 
 def train_tokenizer(
@@ -41,7 +41,7 @@ def train_tokenizer(
     """
     long_labels = [label for label in labels if len(label) > 1]
     if (size := sum(map(len, corpus))) > CORPUS:
-        corpus = random.Random(0).sample(corpus, len(corpus) * CORPUS // size)
+        corpus = random.Random(0).sample(corpus, max(len(corpus) * CORPUS // size, 1))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
