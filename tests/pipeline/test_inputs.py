@@ -40,7 +40,7 @@ NO_INPUTS = {
     "eval": ("report_to", "budget", *(f"env.{name}" for name in LIMITS), "eval.batch_size"),
 }
 """What a stage reads although its result does not depend on it."""
-WRITERS = ("model_dump", "outside_files", "remember", "preflight")
+WRITERS = ("model_dump", "model_dump_json", "outside_files", "remember", "preflight")
 """Functions that read the whole recipe: to write it down, for the files that it names, and for what it asks for."""
 
 
