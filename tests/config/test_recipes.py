@@ -36,9 +36,9 @@ def declaring(model: type, name: str) -> str:
 
 
 def fields(model: type = Recipe) -> Iterator[tuple[str, str, Any]]:
-    """Yield section, name and type of every option, with each section once."""
+    """Yield section, name and field of every option, with each section once."""
     for name, field in settings_fields(model).items():
-        yield declaring(model, name), name, field.annotation
+        yield declaring(model, name), name, field
         for section in sections_of(field.annotation):
             yield from fields(section)
 
@@ -131,7 +131,8 @@ def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
         for section, name, value in stated
         for choice in (value if isinstance(value, list) else [value])
     }
-    known = {(section, name, str(choice)) for section, name, kind in fields() for choice in choices(kind)}
+    known = {(section, name, str(choice)) for section, name, field in fields() for choice in choices(field.annotation)}
+    known -= {(section, name, str(field.default)) for section, name, field in fields()}  # used where nothing is said
     known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's choice
     assert sorted(known - used) == []
 
