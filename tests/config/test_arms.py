@@ -64,7 +64,11 @@ def test_an_arm_changes_the_recipe_another_arm_or_another_recipe(mine: Path) -> 
         ),
         ("extends: number_line/nano\nname: x\narms: {a: {sed: 1}}\n", "a", "sed: unknown key"),
         ("extends: number_line/nano\nname: x\narms: {a: {extends: b}, b: {extends: a}}\n", "a", "extends itself"),
-        ("extends: number_line/nano\nname: x\narms: {a: {rlft.gamma.x: 1}}\n", "a", "rlft.gamma is 0.9, which has no part 'x'"),
+        (
+            "extends: number_line/nano\nname: x\narms: {a: {rlft.gamma.x: 1}}\n",
+            "a",
+            "rlft.gamma is 0.9, which has no part 'x'",
+        ),
     ],
 )
 def test_arms_that_cannot_be_are_refused(text: str, arm: str | None, said: str, tmp_path: Path) -> None:
