@@ -71,7 +71,7 @@ class _Episode:
                 break
             if rng.random() < teaching.negatives:
                 await self._negative(state, advice)
-            action = rng.choice(observation.actions) if rng.random() < teaching.noise else advice.action
+            action = rng.choice(observation.tries) if rng.random() < teaching.noise else advice.action
             strayed = action != advice.action
             move = play_given(state, advice.reflection, action, teaching.layout)
             _, reward, terminated, truncated, info = env.step(action)
@@ -94,7 +94,7 @@ class _Episode:
     async def _negative(self, state: State, advised: Advice) -> None:
         """Play an action not known to be as good as the advised one, ask how to recover, and restore the state."""
         env, here = self._env, self._env.snapshot()
-        others = [action for action in env.observation.actions if action != advised.action]
+        others = [action for action in env.observation.tries if action != advised.action]
         while others:
             wrong = self._rng.choice(others)
             _, reward, terminated, truncated, _ = env.step(wrong)

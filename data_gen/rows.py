@@ -17,8 +17,8 @@ from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.seeds import draw
 from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.answers import json_answer
-from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
+from reflectrl.prompts.answers import answer_text
+from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import State
 from reflectrl.rollout.record import with_images, without_images
@@ -75,7 +75,7 @@ def _before(sample: Sample, episode: Trajectory | None, layout: PromptFormat) ->
     A policy that writes no thoughts has none at play either.
     """
     step = len(sample.past) - 1
-    if layout.action_mode == "enumerated" or episode is None or not 0 <= step < len(episode.turns):
+    if layout.action_mode not in THOUGHTS or episode is None or not 0 <= step < len(episode.turns):
         return {}
     return {"policy": episode.turns[step].reflection or ""}
 
@@ -117,7 +117,7 @@ class Row:
     prompt: Prompt
     """Prompt, in the parts that decide what is truncated; a policy's has a menu."""
     completion: str
-    """Text to be learned: a reflection, or a label of the menu."""
+    """Text to be learned: a reflection, or a label of the menu; in an environment without menus, the action."""
     task: str
     """Id of the task."""
     step: int
@@ -131,12 +131,17 @@ class Row:
 
     def written(self, mode: ActionMode) -> str:
         """Return the text after the prompt, for a player with this action mode."""
-        menu = self.prompt.menu
-        if menu is None or mode == "enumerated":
+        if self.prompt.menu is None or mode == "enumerated":
             return self.completion
         if mode == "thought_choice":
             return self.thought + AFTER_THOUGHT + self.completion
-        return f" {json_answer(self.thought, menu.actions[menu.labels.index(self.completion)])}"
+        return f" {answer_text(mode, self.thought, self.action)}"
+
+    @property
+    def action(self) -> str:
+        """Action of a policy's row."""
+        menu = self.prompt.menu
+        return menu.actions[menu.labels.index(self.completion)] if menu and menu.actions else self.completion
 
 
 def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
@@ -149,13 +154,13 @@ def reflector_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
 def policy_row(sample: Sample, layout: PromptFormat, said: Words) -> Row:
     """Return the policy's row of ``sample``: state, words ``said`` by others and menu, completed by one label.
 
-    A policy that writes before it acts is taught the reflector's words as its thought.
+    A policy that thinks before it acts is taught the reflector's words as its thought.
     """
     menu = layout.relabelled(sample.menu, sample.observation, sample.seed)
     prompt = menu_view("policy", layout, replace(sample.state, said=said), menu).prompt
-    label = menu.labels[menu.actions.index(sample.action)]
-    thought = "" if layout.action_mode == "enumerated" else layout.completion(sample.reflection)
-    return Row("policy", prompt, label, sample.task.id, len(sample.past), sample.negative, thought, sample.seed)
+    answer = menu.labels[menu.place_of(sample.action)] if menu.actions else sample.action
+    thought = layout.completion(sample.reflection) if layout.action_mode in THOUGHTS else ""
+    return Row("policy", prompt, answer, sample.task.id, len(sample.past), sample.negative, thought, sample.seed)
 
 
 def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
@@ -218,11 +223,10 @@ def read_rows(path: Path) -> list[Row]:
 def _read(value: object, where: str) -> Row:
     row = decode(Row, value, where)
     menu = row.prompt.menu
-    labels_there = menu.labels if menu else ()
-    if (row.player == "policy") != bool(labels_there):
+    if (row.player == "policy") != (menu is not None):
         raise InvalidInput(f"{where} is a row of the {row.player}; expected a menu in a policy's row, and in no other.")
     if menu and (len(menu.labels), len(menu.common_labels)) != (len(menu.actions), len(menu.common)):
         raise InvalidInput(f"{where} has a menu of other labels than actions; expected one each: write the row again.")
-    if row.player == "policy" and row.completion not in labels_there:
-        raise InvalidInput(f"{where} completes with {row.completion!r}; expected one of its labels {labels_there}.")
+    if menu and menu.labels and row.completion not in menu.labels:
+        raise InvalidInput(f"{where} completes with {row.completion!r}; expected one of its labels {menu.labels}.")
     return row

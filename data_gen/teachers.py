@@ -86,8 +86,9 @@ class RandomTeacher:
     seed: int
 
     async def advise(self, request: Request) -> Advice:
-        """Return no reflection, and an action drawn uniformly from the menu."""
-        return Advice("", random.Random(f"{self.seed} random {request.draw}").choice(request.menu.actions))
+        """Return no reflection, and an action drawn uniformly from the menu, or from what random play tries."""
+        actions = request.menu.actions or request.seen.observation.tries
+        return Advice("", random.Random(f"{self.seed} random {request.draw}").choice(actions))
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def expert_action(request: Request) -> str:
 
     """
     action = request.hints.action
-    if action is None or action not in request.menu.actions:
+    if action is None or (request.menu.actions and action not in request.menu.actions):
         raise InvalidInput(
             f"the environment's expert() answered {action!r} {request.where}; expected one of {request.menu.actions}: "
             "write or fix that method, or choose data.teacher=openai with data.trajectory=teacher."

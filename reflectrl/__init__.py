@@ -26,7 +26,7 @@ from reflectrl.core.origin import VERSION as __version__
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
-    from reflectrl.config.advantage import GAE, BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
+    from reflectrl.config.advantage import GAE, BatchMean, EpisodeGroup, LeaveOneOut, NoBaseline, StepGroup, ValueHead
     from reflectrl.config.training import (
         PPO,
         EntropyBonus,
@@ -56,6 +56,7 @@ __all__ = [
     "EntropyBonus",
     "EntropyTarget",
     "Episode",
+    "EpisodeGroup",
     "GAE",
     "Hints",
     "InvalidInput",
@@ -103,6 +104,7 @@ _HOMES = {
     "EntropyBonus": "reflectrl.config.training",
     "EntropyTarget": "reflectrl.config.training",
     "Episode": "reflectrl.rollout",
+    "EpisodeGroup": "reflectrl.config.advantage",
     "GAE": "reflectrl.config.advantage",
     "LeaveOneOut": "reflectrl.config.advantage",
     "MenuView": "reflectrl.prompts.views",

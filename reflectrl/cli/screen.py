@@ -65,6 +65,8 @@ class Screen:
         self.say(f"  {self._action}: {turn.decision.action}", "bold")
 
     def _menu(self, turn: Turn, labels: Sequence[str]) -> None:
+        if not turn.menu:
+            return
         chances = turn.decision.choice.probabilities
         order = list(range(len(turn.menu)))
         if chances and self._max_actions is not None:

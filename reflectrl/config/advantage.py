@@ -19,6 +19,8 @@ from reflectrl.core.settings import Fraction, NonNegative, Positive, settings
 Floats = NDArray[np.float64]
 STD_FLOOR = 0.2
 """Minimum divisor of the normalisation, which keeps it from amplifying noise if all advantages are nearly equal."""
+SAME_RETURN = 1e-6
+"""Standard deviation of the returns of a task's episodes up to which these count as equal."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,26 @@ class LeaveOneOut(Estimator):
 
 
 @settings()
+class EpisodeGroup(Estimator):
+    """GRPO's advantage of whole episodes (Shao et al., 2024, section 4.1.2): the same at each step of an episode.
+
+    It is the episode's return less the mean of its task's episodes, divided by their standard deviation: set
+    ``rlft.episodes_per_task``, as it is 0 for the only episode of a task.
+    """
+
+    kind: Literal["group"] = "group"
+    """This estimator."""
+    normalize: bool = False
+    """Divide advantages by the standard deviation of those of new episodes, too (at least 0.2)."""
+    compares_episodes = True
+
+    def estimate(self, steps: Steps) -> tuple[Floats, Floats]:
+        """Return the (N,) advantages, and the (N,) targets of a value head."""
+        totals = np.array([sum(each) for each in steps.rewards])
+        return group_advantages(totals, _numbered(steps.tasks))[steps.episodes] + steps.own_rewards, steps.returns
+
+
+@settings()
 class StepGroup(Estimator):
     """GiGPO (Feng et al., 2025): an advantage among episodes of a task plus one among steps in the same state.
 
@@ -170,7 +192,9 @@ class GAE(Estimator):
         return advantages, advantages + np.concatenate([np.array(each) for each in steps.values])
 
 
-Advantage = Annotated[GAE | NoBaseline | BatchMean | LeaveOneOut | StepGroup, Field(discriminator="kind")]
+Advantage = Annotated[
+    GAE | NoBaseline | BatchMean | LeaveOneOut | EpisodeGroup | StepGroup, Field(discriminator="kind")
+]
 
 
 def rewards_to_go(rewards: Sequence[float], gamma: float) -> Floats:
@@ -228,6 +252,23 @@ def leave_one_out(returns: Floats, groups: NDArray[np.int64], episodes: NDArray[
     total, count = _of_other_episodes(returns, groups, episodes)
     all_total, all_count = _of_other_episodes(returns, np.zeros_like(groups), episodes)
     return np.where(count > 0, total / np.maximum(count, 1), all_total / np.maximum(all_count, 1))
+
+
+def group_advantages(totals: Floats, tasks: NDArray[np.int64]) -> Floats:
+    """Return GRPO's advantages (Shao et al., 2024, arXiv 2402.03300): ``(R - mean) / std`` within each task.
+
+    Args:
+        totals: (E,) undiscounted returns of the episodes.
+        tasks: (E,) integers; equal for episodes of the same task.
+
+    Returns:
+        (E,) advantages; 0 where all episodes of a task have the same return.
+
+    """
+    above = _above_mean(totals, tasks)
+    squares, count = _sums(above**2, tasks)
+    deviation = np.sqrt(squares / count)
+    return np.where(deviation > SAME_RETURN, above / np.maximum(deviation, SAME_RETURN), 0.0)
 
 
 def step_grouped(

@@ -61,8 +61,8 @@ def read_agent_file(folder: Path) -> AgentFile | None:
         )
     check_format(folder, given.pop(WRITTEN_BY, None))
     agent = decode(AgentFile, given, str(path))
-    if agent.max_actions < 1:
-        raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 1 or more: export the run again.")
+    if agent.max_actions < 0:
+        raise InvalidInput(f"{path}, max_actions is {agent.max_actions}; expected 0 or more: export the run again.")
     return agent
 
 

@@ -11,6 +11,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import DATASET
 from reflectrl.core.settings import refusal
+from reflectrl.prompts.format import check_menus
 from reflectrl.seats.own import own_seat
 from reflectrl.seats.table import role_of
 
@@ -48,6 +49,11 @@ def check_recipe(recipe: Recipe) -> None:
             problems.setdefault(str(error), f"{where}: {error}")
         else:
             longest = env.max_actions if where == "env.options" else longest
+            if recipe.budget is None or recipe.budget.states("prompt.action_mode"):
+                try:
+                    check_menus(env.max_actions, recipe.prompt.action_mode)
+                except InvalidInput as error:
+                    problems[str(error)] = str(error)
             if longest is not None and env.max_actions > longest:
                 problems[where] = (
                     f"{where}: its menus have up to {env.max_actions} actions, but those of env.options, for which the "

@@ -18,7 +18,7 @@ from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, P
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.section import ModelSection
 from reflectrl.prompts import History, PromptFormat
-from reflectrl.prompts.format import PromptLayout
+from reflectrl.prompts.format import THOUGHTS, PromptLayout
 from reflectrl.rollout.limits import WorkerLimits
 from reflectrl.seats import SEATS, SeatKind, SeatSection
 from reflectrl.seats.corrector import TOGETHER
@@ -361,11 +361,12 @@ class Recipe(Section):
         if not writes and (policy.max_new_tokens, policy.temperature) != (64, 1.0):
             raise ValueError(
                 "players.policy has settings of what a policy writes, but with prompt.action_mode=enumerated it writes "
-                "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to thought_choice or json"
+                "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to another"
             )
         reflects = self.players.reflector.player != "none"
-        if self.data.misread and (reflects or not writes):
-            missing = ["prompt.action_mode to thought_choice or json"] * (not writes)
+        thinks = self.prompt.action_mode in THOUGHTS
+        if self.data.misread and (reflects or not thinks):
+            missing = [f"prompt.action_mode to {' or '.join(THOUGHTS)}"] * (not thinks)
             missing += ["players.reflector.player to none"] * reflects
             raise ValueError(
                 "data.misread changes what a policy without a reflector learns to think; remove it, or set "

@@ -9,17 +9,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from reflectrl.config.advantage import GAE, Advantage, StepGroup, ValueHead
+from reflectrl.config.advantage import GAE, Advantage, EpisodeGroup, StepGroup, ValueHead
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, nearest
 from reflectrl.core.settings import Count, CountOrZero, Fraction, NonNegative, Positive, settings
 from reflectrl.core.text import counted
-from reflectrl.prompts.format import ActionMode
+from reflectrl.prompts.format import THOUGHTS, WRITTEN_ACTIONS, ActionMode
 
 ENTROPY_RATE = 0.1
 """Exponent of the update of the entropy coefficient, ``coef *= (target / entropy) ** ENTROPY_RATE``."""
 ENTROPY_RANGE = 100.0
 """Maximum factor by which an entropy coefficient with a target may differ from its first value."""
-TEXT_REWARDS: Mapping[str, tuple[ActionMode, ...]] = {"format": ("thought_choice", "json"), "illegal": ("json",)}
+TEXT_REWARDS: Mapping[str, tuple[ActionMode, ...]] = {
+    "format": ("thought_choice", *WRITTEN_ACTIONS),
+    "illegal": WRITTEN_ACTIONS,
+}
 """Sources of rewards for what a policy writes, and the action modes that have them."""
 NOVELTY = "novelty"
 """Source of the rewards for reaching rare states, which the trainer gives."""
@@ -293,11 +296,11 @@ class RLFTSettings:
     """Further terms of the objective."""
     thought_lambda: Fraction = 0.5
     """Weight of the log-probability of the text before the action (lambda of RL4VLM, equation 4.3), for
-    ``prompt.action_mode`` thought_choice and json, and of the reflection, for ``players.reflector.trained``: 0 trains
-    the action only, 1 weighs all tokens equally."""
+    policies that think, and of the reflection, for ``players.reflector.trained``: 0 trains the action only, 1 weighs
+    all tokens equally."""
     rewards: Annotated[dict[str, float], Field(min_length=1)] = field(default_factory=lambda: {"env": 1.0})
     """Weight of each source of rewards: ``env``; the role of a rater; for policies that write before they act,
-    ``format``, which is 1 for each step whose text names a legal action; for actions in JSON, ``illegal``, which is
+    ``format``, which is 1 for each step whose text names a legal action; for written actions, ``illegal``, which is
     1 for each step whose text names none, so its weight should be negative; and ``novelty``, a bonus for exploration
     where rewards are rare, ``(1 - success) / sqrt(N)`` for each state that an episode reaches first (Strehl & Littman,
     2008; Tang et al., 2017). ``N`` is the number of episodes of the training that have visited a state which shows the
@@ -311,7 +314,7 @@ class RLFTSettings:
     """Add the reward ``format`` to the return of its own step only, as in GTR's code; otherwise it also counts in the
     returns of earlier steps."""
     fallback_credit: Literal["text", "mask"] = "text"
-    """Advantage of a step whose text in JSON names no legal action, so that a random one was played. text: that of the
+    """Advantage of a step whose text names no legal action, so that a random one was played. text: that of the
     played action, as in RL4VLM. mask: 0, also without an entropy bonus, so that only the value head learns from the
     step's reward."""
     gamma: Fraction = 1.0
@@ -339,9 +342,9 @@ class RLFTSettings:
                 does not suit the estimator of advantages.
 
         """
-        if isinstance(self.advantage, StepGroup) and self.episodes_per_task == 1:
+        if isinstance(self.advantage, EpisodeGroup | StepGroup) and self.episodes_per_task == 1:
             raise InvalidInput(
-                "advantage.kind=step_group was given with episodes_per_task=1; expected at least 2, because it "
+                f"advantage.kind={self.advantage.kind} was given with episodes_per_task=1; expected at least 2, as it "
                 "compares episodes of the same task, e.g. episodes_per_task: 4"
             )
         if self.episodes % self.episodes_per_task:
@@ -424,26 +427,26 @@ def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: boo
         InvalidInput: a setting that has no effect.
 
     """
-    silent, setting = mode == "enumerated", "the prompt's action_mode"
+    silent, setting, thinking = mode not in THOUGHTS, "the prompt's action_mode", " or ".join(THOUGHTS)
     if silent and not reflects and settings.thought_lambda != RLFTSettings.thought_lambda:
         raise InvalidInput(
-            f"thought_lambda={settings.thought_lambda:g} was given, but with {setting}=enumerated there are no "
-            f"thoughts; remove it, or set {setting} to thought_choice or json"
+            f"thought_lambda={settings.thought_lambda:g} was given, but with {setting}={mode} there are no "
+            f"thoughts; remove it, or set {setting} to {thinking}"
         )
     if silent and settings.terms.sft_thought is not None:
         raise InvalidInput(
-            f"terms.sft_thought was given, but with {setting}=enumerated there are no thoughts to correct; remove it "
-            f"and the corrector, or set {setting} to thought_choice or json"
+            f"terms.sft_thought was given, but with {setting}={mode} there are no thoughts to correct; remove it "
+            f"and the corrector, or set {setting} to {thinking}"
         )
-    if settings.terms.kl is not None and mode == "json":
+    if settings.terms.kl is not None and mode in WRITTEN_ACTIONS:
         raise InvalidInput(
-            "terms.kl is exact over the menu, which an action in JSON is not drawn from; remove it, or set "
+            "terms.kl is exact over the menu, which a written action is not drawn from; remove it, or set "
             f"{setting} to enumerated or thought_choice"
         )
-    if mode != "json" and settings.fallback_credit != RLFTSettings.fallback_credit:
+    if mode not in WRITTEN_ACTIONS and settings.fallback_credit != RLFTSettings.fallback_credit:
         raise InvalidInput(
             f"fallback_credit={settings.fallback_credit} was given, but with {setting}={mode} each answer names a "
-            f"legal action; remove it, or set {setting} to json"
+            f"legal action; remove it, or set {setting} to {' or '.join(WRITTEN_ACTIONS)}"
         )
     for source in (each for each in settings.rewards if mode not in TEXT_REWARDS.get(each, (mode,))):
         raise InvalidInput(

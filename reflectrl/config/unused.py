@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from reflectrl.config.schema import Recipe
 from reflectrl.core.run_files import DATASET
+from reflectrl.prompts.format import WRITTEN_ACTIONS
 
 
 def _unused_by_players(recipe: Recipe) -> Iterator[str]:
@@ -69,10 +70,10 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "rlft.learning_rate_schedule: it is the way to rlft.learning_rate_end, but at 1 the learning rate stays "
             "the same; set rlft.learning_rate_end below 1, or remove the schedule."
         )
-    if recipe.sft.policy.label_smoothing and recipe.prompt.action_mode == "json":
+    if recipe.sft.policy.label_smoothing and recipe.prompt.action_mode in WRITTEN_ACTIONS:
         yield (
-            "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode=json the "
-            "policy answers with none; set it to 0."
+            "sft.policy.label_smoothing: it is spread over the labels of menus, but with prompt.action_mode="
+            f"{recipe.prompt.action_mode} the policy answers with none; set it to 0."
         )
     if recipe.sft.policy.own_reflections and not reflector.fine_tuned:
         yield (

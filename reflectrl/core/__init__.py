@@ -5,6 +5,7 @@ from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, ReflectRLError, WorkFailed, nearest
 from reflectrl.core.registry import env_names, make_env, register_env, register_gym_ids
 from reflectrl.core.types import (
+    NO_MENU,
     Choice,
     Decision,
     Hints,
@@ -20,6 +21,7 @@ from reflectrl.core.types import (
 )
 
 __all__ = [
+    "NO_MENU",
     "Choice",
     "Decision",
     "EpisodeFailed",

@@ -26,6 +26,8 @@ from reflectrl.core.types import SPLITS, Observation, Outcome, Task
 
 COMPARED = 48
 """Maximum number of tasks of a split whose first states are compared: a reset may take a second."""
+ODD_TEXTS = ("", "\x07", "\u53f3\u3078", "word " * 20_000)
+"""Actions that an environment without menus has to answer: none, a control character, Japanese, 100 kB."""
 
 
 REMEDY = (
@@ -190,7 +192,7 @@ def _played(env: NatLangEnv, task: Task, rng: random.Random, noise: float) -> It
     while not over and (action := env.hints().action) is not None:
         here = env.observation
         yield _Visit(task, past, here.full_text, (here.shown, here.actions), history, action)
-        played = rng.choice(here.actions) if rng.random() < noise else action
+        played = rng.choice(here.tries) if rng.random() < noise else action
         _, _, terminated, truncated, _ = env.step(played)
         past, history, over = (*past, played), (*history, here.shown, (played,)), terminated or truncated
 
@@ -212,8 +214,9 @@ def _check_author(env: NatLangEnv) -> None:
     _need(env.horizon >= 1, f"{env.name}: horizon is {env.horizon}; expected 1 or more steps.")
     _need(isinstance(env.instructions, str), f"{env.name}: instructions are {env.instructions!r}; expected a text.")
     _need(
-        type(env.max_actions) is int and env.max_actions >= 1,
-        f"{env.name}: max_actions is {env.max_actions!r}; expected the length of the longest menu.",
+        type(env.max_actions) is int and env.max_actions >= 0,
+        f"{env.name}: max_actions is {env.max_actions!r}; expected the length of the longest menu, or 0 if the "
+        "environment takes any text.",
     )
     further = env.further_splits
     _need(
@@ -287,7 +290,7 @@ def _check_hints(env: NatLangEnv, previous: str | None) -> str | None:
     if hints.reflection is not None:
         reading = env.reading(hints.reflection)
         _need(
-            reading.right is not False and reading.action in (None, *env.observation.actions),
+            reading.right is not False and (env.max_actions == 0 or reading.action in (None, *env.observation.actions)),
             f"{env.name}: read_thought() makes {reading} of the expert's own {hints.reflection!r}; expected that it is "
             "right and calls for a legal action or none.",
         )
@@ -318,7 +321,7 @@ def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[t
         before = _check_observation(env)
         if hinted:
             reflection = _check_hints(env, reflection)
-        action = rng.choice(before.actions)
+        action = rng.choice(before.tries if env.max_actions else (*before.tries, *ODD_TEXTS))
         _, reward, terminated, truncated, info = env.step(action)
         _need(
             {"success", "illegal"} <= info.keys(),
@@ -374,7 +377,7 @@ def _check_same(env: NatLangEnv, here: _Episode, there: _Episode, task: Task) ->
 def _check_copies(env: NatLangEnv, task: Task) -> None:
     """Check that a copy in mid-episode is in the original's state."""
     env.reset(seed=0, options={"task": task})
-    *_, terminated, truncated, _ = env.step(env.observation.actions[0])
+    *_, terminated, truncated, _ = env.step(env.observation.tries[0])
     ended = terminated or truncated
     with contextlib.closing(_copied(env)) as twin:
         there = twin._observation
@@ -390,7 +393,7 @@ def _check_copies(env: NatLangEnv, task: Task) -> None:
 def _check_snapshot(env: NatLangEnv, task: Task) -> None:
     env.reset(seed=0, options={"task": task})
     here, observation = env.snapshot(), env.observation
-    env.step(observation.actions[0])
+    env.step(observation.tries[0])
     env.restore(here)
     _need(env.observation == observation, f"{env.name}: restore(snapshot()) of task {task.id!r} shows another state.")
 
@@ -400,7 +403,7 @@ class _LegalActions(gymnasium.Wrapper[str, str, str, str]):
 
     def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
         legal = self.get_wrapper_attr("observation").actions
-        return super().step(action if action in legal else legal[0])
+        return super().step(legal[0] if legal and action not in legal else action)
 
 
 def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:

@@ -109,7 +109,10 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     """Further held-out splits besides "validation" and "test", for evaluation only."""
     _border = Border()
     max_actions: int = 20
-    """Length of the longest menu that the environment can show, ``Observation.common`` included."""
+    """Length of the longest menu that the environment can show, ``Observation.common`` included; 0 for an environment
+    without menus, whose players write their actions (``prompt.action_mode=text``). Its ``act`` takes any text; one that
+    it cannot read, maybe empty or in another language, it answers with ``Outcome(illegal=True)`` and a message in the
+    next observation, never with an exception."""
 
     def __init__(self, horizon: int) -> None:
         if not isinstance(horizon, int) or isinstance(horizon, bool) or horizon < 1:
@@ -239,7 +242,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         if self._ended:
             raise InvalidInput(f"step of {self.name!r} was called before reset or after the episode's end; call reset.")
         legal = self.observation.actions
-        if action not in legal:
+        if self.max_actions and action not in legal:
             raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
         self._actions.append(action)
         outcome = self._call(self.act, action, wrong=lambda given: wrong_outcome(given, action))
@@ -287,7 +290,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
         """
         observation = self.observation
-        legal = None if self._ended else observation.actions
+        legal = None if self._ended or not self.max_actions else observation.actions
         return self._call(self._hints, previous, wrong=lambda hints: wrong_hints(hints, legal), asked=True)
 
     def reading(self, thought: str) -> Reading:
@@ -387,7 +390,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             self.observe, wrong=lambda given: wrong_observation(given, most, ended=ended, before=before)
         )
         self._observation = observation
-        self.action_space.offered = observation.actions
+        self.action_space.offered = observation.actions if self.max_actions else observation.tries
         return observation
 
     def _call(

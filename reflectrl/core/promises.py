@@ -33,8 +33,11 @@ def wrong_observation(
             return (
                 f"showed the menu {shown(given)}, a {type(given).__name__}; expected a tuple, as records do not change"
             )
-    if not (actions or ended):
-        return "offered no legal action; an unfinished episode needs at least one"
+    if not (actions or ended or max_actions == 0):
+        return (
+            "offered no legal action; an unfinished episode needs at least one, unless max_actions is 0 and any text "
+            "will do"
+        )
     wrong = _wrong_texts(observation.text, observation.task, observation.short, *actions, *common)
     if wrong is not None:
         return wrong

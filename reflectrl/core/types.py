@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
+NO_MENU = -1
+"""``Choice.index`` of an action in an environment without menus."""
 OUTCOMES = ("success", "failure", "out of time")
 """Possible outcomes of an episode."""
 
@@ -44,8 +46,9 @@ class Observation:
     """Part of the state that a player may read, ``p(s)`` of the paper, with the legal actions ``A(s)``."""
 
     text: str
-    actions: tuple[str, ...]
-    """Legal actions of THIS state, in words, in the environment's order."""
+    actions: tuple[str, ...] = ()
+    """Legal actions of THIS state, in words, in the environment's order; none in an environment that takes any
+    text (``NatLangEnv.max_actions`` of 0)."""
     task: str = ""
     """Goal of the episode, where the environment states it in words; it is the same in every state, so prompts show it
     before the history, where its tokens keep their position."""
@@ -63,6 +66,11 @@ class Observation:
     def final(self) -> Observation:
         """The observation without its actions, as recorded at the end of an episode."""
         return replace(self, actions=(), common=())
+
+    @property
+    def tries(self) -> tuple[str, ...]:
+        """Actions that random play draws from: the legal ones or, where any text will do, the words of the text."""
+        return self.actions or tuple(dict.fromkeys(self.text.split())) or ("",)
 
     @property
     def full_text(self) -> str:
@@ -150,7 +158,7 @@ class Choice:
     """Action chosen from the menu, by one token or by a text that names it."""
 
     index: int
-    """Position of the action in the menu as it was shown."""
+    """Position of the action in the menu as it was shown; ``NO_MENU`` in an environment without menus."""
     probabilities: tuple[float, ...] = ()
     """(n,) probabilities of the menu's actions as shown; empty where they are unknown (chat endpoint, JSON action)."""
     written: Written | None = None
@@ -170,7 +178,8 @@ class Decision:
     logprob: float
     """Log-probability with which the action was sampled, in nats, given the thought, if there is one."""
     entropy: float
-    """Entropy of the distribution over the menu, in nats; for an action in JSON ``-logprob``, its estimate."""
+    """Entropy of the distribution over the menu, in nats; for a written action its estimate,
+    ``-logprob``, which in plain text is divided by the number of tokens."""
     choice: Choice
     """Position of the action in the menu, with the probabilities and the text of the choice."""
     value: float = 0.0

@@ -207,7 +207,8 @@ class PromptEncoder:
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """Return ``inputs``, which end in ``prompts``, with the menus of these prompts; raises as ``batch`` does."""
         menus, device = [self._menu(prompt) for prompt in prompts], inputs.last.device
-        choice_ids = torch.tensor(self._label_ids[: max(len(menu.all_labels) for menu in menus)], device=device)
+        shown = self._label_ids[: max(len(menu.all_labels) for menu in menus)]
+        choice_ids = torch.tensor(shown, dtype=torch.long, device=device)
         sizes = [len(menu.positions) for menu in menus]
         positions = [[*menu.positions, *[0] * (max(sizes) - len(menu.positions))] for menu in menus]
         return PromptBatch(

@@ -1,4 +1,4 @@
-"""Policies that write before they act (RL4VLM, section 4): a thought and then a label, or thought and action in JSON.
+"""Policies that write before they act (RL4VLM, section 4): a thought and then a label, or the action itself.
 
 The text is sampled token by token, and scored by one forward pass over prompt and text, at the same temperature. Values
 are estimated before anything is written, so a baseline does not depend on the text or the action.
@@ -10,13 +10,14 @@ import random
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from reflectrl.core import Choice, Decision, Written
+from reflectrl.core import NO_MENU, Choice, Decision, Written
 from reflectrl.lm.decode import Sampler
 from reflectrl.lm.encode import PromptBatch, PromptEncoder, over_menus
 from reflectrl.lm.head import in_eval_mode
@@ -26,8 +27,8 @@ from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Tokens, padded
 from reflectrl.lm.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.answers import json_answer, read_answer
-from reflectrl.prompts.format import AFTER_THOUGHT
+from reflectrl.prompts.answers import answer_text, index_of, read_answer
+from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 from reflectrl.prompts.views import MenuView
 
 
@@ -224,16 +225,25 @@ class ThinkingPolicy(WritingPolicy):
         )
 
 
-class JSONPolicy(WritingPolicy):
-    """Writes thought and action as one JSON object; if it names no legal action, a random one is played."""
+class TextPolicy(WritingPolicy):
+    """Writes its action, with a thought in JSON or before it; where it names none of the menu, a random one is played.
+
+    In an environment without menus, whatever it writes is played. The entropy is that of the action: in JSON of all its
+    tokens together, in plain text of one on average, so that a bonus for it does not reward length.
+    """
+
+    def __init__(self, mode: ActionMode, *given: Any, **settings: Any) -> None:
+        """Write texts of this ``mode``; the rest as in the base class."""
+        super().__init__(*given, **settings)
+        self._mode = mode
 
     def _cue(self) -> Tokens:
         return ()
 
     def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
-        text = PromptFormat.completion(json_answer(thought, action))
+        text = PromptFormat.completion(answer_text(self._mode, thought, action))
         ids = (*self._encoder.continuation(text), self._writer.end)
-        return ids, token_at(self._tokenizer, ids, text.rindex('"action"'))
+        return ids, token_at(self._tokenizer, ids, read_answer(text, self._mode).action_start)
 
     def _decide_after(
         self,
@@ -246,18 +256,23 @@ class JSONPolicy(WritingPolicy):
 
     def _decided(self, view: MenuView, text: Written, draw: float) -> Decision:
         """Return the action that a text names, or a random one; its logprob is that of the text from the action on."""
-        answer = read_answer(text.text, view.menu)
+        answer, actions = read_answer(text.text, self._mode), view.menu.actions
         start = token_at(self._tokenizer, text.ids, answer.action_start)
-        index = int(draw * len(view.menu.actions)) if answer.index is None else answer.index
-        written = replace(text, action_start=start, legal=answer.index is not None)
+        named = index_of(answer.action, view.menu, self._mode) if actions else NO_MENU
+        index = int(draw * len(actions)) if named is None else named
+        written = replace(text, action_start=start, legal=named is not None)
         logprob = sum(text.logprobs[start:])
-        return Decision(view.menu.actions[index], logprob, -logprob, Choice(index, (), written))
+        action = answer.action if index == NO_MENU else actions[index]
+        tokens = 1 if self._mode == "json" else max(len(text.ids) - start, 1)
+        return Decision(action, logprob, -logprob / tokens, Choice(index, (), written))
 
     def _scores(self, part: Part, batch: PromptBatch, logits: Tensor, values: Tensor, tokens: _Tokens) -> Scores:  # noqa: ARG002
-        entropies = -(tokens.vocabulary.exp() * tokens.vocabulary).sum(-1)
+        entropies = tokens.total(-(tokens.vocabulary.exp() * tokens.vocabulary).sum(-1) * ~tokens.in_thought)
+        if self._mode != "json":
+            entropies = entropies / tokens.total((~tokens.in_thought).float()).clamp(min=1)
         return Scores(
             tokens.total(tokens.logprobs * ~tokens.in_thought),
-            tokens.total(entropies * ~tokens.in_thought),
+            entropies,
             values,
             values.new_zeros(len(values), 0),
             tokens.total(tokens.logprobs * tokens.in_thought),
@@ -265,7 +280,7 @@ class JSONPolicy(WritingPolicy):
 
 
 def writing_policy(
-    mode: Literal["thought_choice", "json"],
+    mode: ActionMode,
     lm: LanguageModel,
     encoder: PromptEncoder,
     *,
@@ -275,7 +290,7 @@ def writing_policy(
     prefix_cache: PrefixCache | None = None,
 ) -> WritingPolicy:
     """Return the policy of an action mode that writes text; see ``WritingPolicy``."""
-    kind = ThinkingPolicy if mode == "thought_choice" else JSONPolicy
+    kind = ThinkingPolicy if mode == "thought_choice" else partial(TextPolicy, mode)
     return kind(
         lm.model,
         encoder,

@@ -36,6 +36,7 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sft_stage import wanted_players
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts.format import WRITTEN_ACTIONS
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views, states_of
@@ -56,6 +57,8 @@ class Lengths:
     prompt: int
     """Longest prompt of a player, with the expert's reflection where the policy reads one."""
     reflection: int
+    action: int
+    """Longest action, where actions are written."""
     vocabulary: int
 
 
@@ -117,16 +120,19 @@ class Survey:
         shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
         shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
         said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
+        acted = list[str]()
+        if not self.max_actions:
+            acted = [layout.completion(turn.decision.action) for each in played for turn in each.turns]
         names = labels(layout.labels, self.max_actions)
         tokenizer = train_tokenizer(
-            [*shown, *said], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
+            [*shown, *said, *acted], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
         )
 
         def longest(texts: Sequence[str]) -> int:
             some = sorted({*texts}, key=lambda text: (-len(text), text))[:64]
             return max((len(tokenizer(text)["input_ids"]) for text in some), default=0)
 
-        return Lengths(longest(shown), longest(said), len(tokenizer))
+        return Lengths(longest(shown), longest(said), longest(acted), len(tokenizer))
 
 
 def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
@@ -298,6 +304,8 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose the layout of the prompts."""
+    if not seen.max_actions:
+        yield Chosen("prompt.action_mode", "text", "the environment has no menus")
     if recipe.model.name != BUILTIN:
         return
     yield Chosen("prompt.instructions", False, "a model with random weights learns the rules from play")
@@ -326,6 +334,10 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     if seen.taught:
         reason = f"the expert's longest reflection has {long.reflection} tokens"
         yield Chosen("players.reflector.max_new_tokens", words, reason)
+    if recipe.prompt.action_mode != "enumerated":
+        writes = math.ceil(ROOM * long.action) + 1
+        yield Chosen("players.policy.max_new_tokens", writes, f"the longest action has {long.action} tokens")
+        words = max(words, writes)
     whole = 16 * math.ceil((ROOM * long.prompt + words) / 16)
     most = "a prompt with all past states may have" if layout.recent.show == "transitions" else "the longest prompt has"
     yield Chosen("model.max_length", whole, f"{most} {long.prompt} tokens")
@@ -363,7 +375,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
                 yield Chosen(f"sft.{player}.{key}", rows, f"prompts have up to {recipe.model.max_length} tokens")
             for key, value in _SFT.items():
                 yield Chosen(f"sft.{player}.{key}", value, "suits a model with random weights")
-        yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
+        if recipe.prompt.action_mode not in WRITTEN_ACTIONS:
+            yield Chosen("sft.policy.label_smoothing", 0.05, "leaves RLFT something to explore")
         if recipe.players.reflector.fine_tuned:
             yield Chosen(
                 "sft.policy.own_reflections", TRUSTING, "the policy learns how far to trust what it reads at play"

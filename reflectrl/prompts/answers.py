@@ -1,4 +1,4 @@
-"""Thought and action of a policy as one JSON object (RL4VLM, sections 4.1 and 4.2): writing and parsing."""
+"""Thought and action of a policy as text, in JSON (RL4VLM, sections 4.1 and 4.2) or plain: writing and parsing."""
 
 from __future__ import annotations
 
@@ -7,51 +7,76 @@ import re
 from dataclasses import dataclass
 
 from reflectrl.core import Written
-from reflectrl.prompts.format import ActionMode
+from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode
 from reflectrl.prompts.menu import Menu
 
 _ACTION = re.compile(r'"action"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _THOUGHTS = re.compile(r'"thoughts"\s*:\s*"((?:[^"\\]|\\.)*)"')
 
 
+_THINK, _THOUGHT_ENDS = "<think>", "</think>"
+
+
 @dataclass(frozen=True)
 class Answer:
-    """Parsed answer of a policy."""
+    """Parsed answer of a policy that writes its action."""
 
     thought: str
-    """Value of ``thoughts``; the whole text where there is none."""
+    """The thought; in JSON without any, the whole text."""
     action_start: int
-    """Position in the text of the first character of the last ``"action"``; the length of the text without one."""
-    index: int | None
-    """Position in the menu of the legal action that the answer names; ``None`` if it names none or several."""
+    """Position in the text of the first character that belongs to the action (in JSON, of the last ``"action"``); the
+    length of the text without one."""
+    action: str
+    """The action on one line; empty without one."""
 
 
-def thought_of(written: Written, mode: ActionMode, menu: Menu) -> str:
+def thought_of(written: Written, mode: ActionMode) -> str:
     """Return the thought in a policy's text, on one line."""
-    text = read_answer(written.text, menu).thought if mode == "json" else written.text
+    text = read_answer(written.text, mode).thought if mode in WRITTEN_ACTIONS else written.text
     return " ".join(text.split())
 
 
-def json_answer(thought: str, action: str) -> str:
-    """Return thought and action as the JSON text that ``read_answer`` parses."""
-    return json.dumps({"thoughts": " ".join(thought.split()), "action": action}, ensure_ascii=False)
+def answer_text(mode: ActionMode, thought: str, action: str) -> str:
+    """Return thought and action as the text of a policy with this mode, which ``read_answer`` parses."""
+    thought = " ".join(thought.split())
+    if mode == "json":
+        return json.dumps({"thoughts": thought, "action": action}, ensure_ascii=False)
+    return f"{_THINK}{thought}{_THOUGHT_ENDS} {action}" if mode == "thought_text" else action
 
 
-def read_answer(text: str, menu: Menu) -> Answer:
-    """Parse an answer, which need not be complete JSON: the last ``"action"`` with a string value counts.
+def read_answer(text: str, mode: ActionMode) -> Answer:
+    """Parse an answer.
 
-    The value names an action of ``menu`` if it equals it, up to case and runs of spaces, or else if it contains exactly
-    one of the actions as whole words; ``go to shelf 10`` does not contain ``go to shelf 1``, nor ``5+`` a ``5`` where
-    ``+`` is an action.
+    In JSON, which need not be complete, the last ``"action"`` with a string value counts. Otherwise the action is the
+    first line with words after the last ``</think>``; a thought that does not end is followed by no action.
     """
-    thought, actions = thought_in(text), [*_ACTION.finditer(text)]
-    if not actions:
-        return Answer(thought, len(text), None)
-    return Answer(thought, actions[-1].start(), named_action(_unescaped(actions[-1][1]), menu))
+    if mode == "json":
+        actions = [*_ACTION.finditer(text)]
+        start, action = (actions[-1].start(), _unescaped(actions[-1][1])) if actions else (len(text), "")
+        return Answer(thought_in(text), start, " ".join(action.split()))
+    thought, ended, after = text.rpartition(_THOUGHT_ENDS)
+    if not ended and (mode == "thought_text" or text.lstrip().startswith(_THINK)):
+        thought, after = text, ""
+    line = next((line for line in after.splitlines() if line.strip()), "")
+    start = len(text) - len(after) + after.find(line) if line else len(text)
+    return Answer(thought.strip().removeprefix(_THINK), start, " ".join(line.split()))
+
+
+def index_of(action: str, menu: Menu, mode: ActionMode) -> int | None:
+    """Return the position in the menu of the action that a policy wrote; ``None`` if that names none or several.
+
+    In JSON by the rules of ``named_action``; otherwise it has to be the action, up to case and runs of spaces.
+    """
+    if mode == "json":
+        return named_action(action, menu)
+    names = [_plain(each) for each in menu.actions]
+    return names.index(_plain(action)) if _plain(action) in names else None
 
 
 def thought_in(text: str) -> str:
-    """Return the last value of ``thoughts`` in a text; the whole text where there is none."""
+    """Return the thought in a text of any mode; the whole text where nothing marks one."""
+    if _THOUGHT_ENDS in text:
+        return text.rpartition(_THOUGHT_ENDS)[0].strip().removeprefix(_THINK)
     thoughts = [*_THOUGHTS.finditer(text)]
     return _unescaped(thoughts[-1][1]) if thoughts else text
 
@@ -64,11 +89,15 @@ def _unescaped(value: str) -> str:
 
 
 def named_action(value: str, menu: Menu) -> int | None:
-    """Return the position in the menu of the one action that a text names, by the rules of ``read_answer``."""
+    """Return the position in the menu of the one action that a text names; ``None`` if it names none or several.
+
+    It names an action that it equals, up to case and runs of spaces, or else the only one that it contains as whole
+    words; ``go to shelf 10`` does not contain ``go to shelf 1``, nor ``5+`` a ``5`` where ``+`` is an action.
+    """
     names = [_plain(action) for action in menu.actions]
     value = _plain(value)
-    if value in names:
-        return names.index(value)
+    if value in names or not names:
+        return names.index(value) if names else None
     signs = [name for name in names if not re.search(r"\w", name)]
     inside = re.escape("".join(signs))  # 5+ does not contain 5
 

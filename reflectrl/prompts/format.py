@@ -29,9 +29,33 @@ ACTION_CUE = "Action:\n"
 """Cue of the policy; after the newline the label is a separate token, as at the start of its line in the menu."""
 AFTER_THOUGHT = f"\n{ACTION_CUE}"
 """Text between the thought and the label with ``action_mode="thought_choice"``."""
-ActionMode = Literal["enumerated", "thought_choice", "json"]
-POLICY_CUES: Mapping[ActionMode, str] = {"enumerated": ACTION_CUE, "thought_choice": "Thought:", "json": "Answer:"}
+ActionMode = Literal["enumerated", "thought_choice", "json", "text", "thought_text"]
+WRITTEN_ACTIONS: tuple[ActionMode, ...] = ("json", "text", "thought_text")
+"""Modes in which the action itself is written, so that a text may name no legal action."""
+THOUGHTS: tuple[ActionMode, ...] = ("thought_choice", "json", "thought_text")
+"""Modes in which the policy writes a thought before its action."""
+POLICY_CUES: Mapping[ActionMode, str] = {
+    "enumerated": ACTION_CUE,
+    "thought_choice": "Thought:",
+    "json": "Answer:",
+    "text": "Action:",
+    "thought_text": "Answer:",
+}
 """Cue of the policy, by ``action_mode``."""
+
+
+def check_menus(max_actions: int, mode: ActionMode) -> None:
+    """Check that a policy of this mode can act in an environment whose longest menu has ``max_actions``.
+
+    Raises:
+        InvalidInput: it answers with a label, and the environment has no menus.
+
+    """
+    if not max_actions and mode not in WRITTEN_ACTIONS:
+        raise InvalidInput(
+            f"the environment has no menus (max_actions is 0), but with the prompt's action_mode={mode} the policy "
+            f"answers with a label; set that to {' or '.join(WRITTEN_ACTIONS)}."
+        )
 
 
 @dataclass(frozen=True)
@@ -58,8 +82,9 @@ class PromptLayout:
     shuffle: bool = False
     """Shuffle the menu at each step; common actions before the history (``menu: first``) once per episode."""
     action_mode: ActionMode = "enumerated"
-    """Form of the policy's answer: a label of the menu; a thought, then a label; or thought and action as free text in
-    one JSON object (RL4VLM, section 4.1)."""
+    """Form of the policy's answer: a label of the menu (``enumerated``); a thought, then a label (``thought_choice``);
+    or the action in words: with a thought in one JSON object (``json``; RL4VLM, section 4.1), alone (``text``), or
+    after a thought between think tags (``thought_text``)."""
     menu: Literal["first", "last"] = "last"
     """Place of the actions that the environment declares as common: before the history, with labels that are fixed for
     the episode, or among all legal actions after the state."""

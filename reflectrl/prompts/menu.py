@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from reflectrl.core import InvalidInput, nearest
+from reflectrl.core import NO_MENU, InvalidInput, nearest
 
 LABEL_KINDS = ("numbers", "letters", "added")
 _ALPHABET = string.ascii_uppercase + string.ascii_lowercase
@@ -54,6 +54,10 @@ class Menu:
     """(c,) common actions listed in the prompt's head, legal in this state or not; empty without such a list."""
     common_labels: tuple[str, ...] = ()
     """(c,) labels of the common actions."""
+
+    def place_of(self, action: str) -> int:
+        """Return the position of an action in the order shown; ``NO_MENU`` where there is no menu."""
+        return self.actions.index(action) if self.actions else NO_MENU
 
     @cached_property
     def all_labels(self) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ python example.py{folder}
 The policy answers with one token, the label of an action: of the logits after the prompt, only those of the menu's
 labels count. With reflectrl, which also writes the prompts and asks the reflector:"""
 _WRITES = """\
-The policy writes a thought before its action, so there is no example with transformers alone. With reflectrl, which
+The policy writes more than a label, so there is no example with transformers alone. With reflectrl, which
 writes the prompts, asks the reflector and reads the answers:"""
 
 
@@ -109,6 +109,8 @@ _ANSWERS: Mapping[ActionMode, str] = {
     "enumerated": "answers with the label of one",
     "thought_choice": "writes a thought, and then the label of one",
     "json": "writes a thought and an action as a JSON object",
+    "text": "writes an action",
+    "thought_text": "writes a thought, and then an action",
 }
 
 
@@ -132,9 +134,9 @@ def _what(card: Card) -> Iterator[str]:
     if recipe.description:  # after our own words, it cannot begin a list, a heading or a rule
         yield f"In the words of its recipe: {markdown(recipe.description)}\n"
     yield (
-        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state and the "
-        f"menu of its legal actions, and {_ANSWERS[recipe.prompt.action_mode]}. {shown} Trained with "
-        "reflectrl by the method of Reflect-RL."
+        f"A small language model that acts in the environment {markdown(card.agent.env)}: it reads a state"
+        f"{' and the menu of its legal actions,' if card.agent.max_actions else ''} and "
+        f"{_ANSWERS[recipe.prompt.action_mode]}. {shown} Trained with reflectrl by the method of Reflect-RL."
     )
     yield ""
     yield f"- Policy, with its tokenizer: {_loaded(recipe.model, adapter=card.adapter)}"

@@ -183,8 +183,7 @@ def _ambiguous(of: _Evidence) -> Cause | None:
     wanted: dict[Hashable, Counter[str]] = defaultdict(Counter)
     for told, row in zip(of.reflector_rows, of.policy_rows, strict=True):
         if menu := row.prompt.menu:  # the reflector's prompt is the state without the teacher's words
-            action = menu.actions[menu.labels.index(row.completion)]
-            wanted[told.prompt, frozenset(menu.actions)][action] += 1
+            wanted[told.prompt, frozenset(menu.actions)][row.action] += 1
     compared = [counts for counts in wanted.values() if counts.total() > 1]
     rows = sum(counts.total() for counts in compared)
     if rows < max(LEAST, len(of.policy_rows) // 10):

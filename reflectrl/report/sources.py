@@ -130,17 +130,18 @@ def _episode(recorded: RecordedEpisode, texts: _Texts) -> list[Any]:
 
 
 def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list[Any]:
-    seen, chosen = turn.observation, turn.decision.choice.index
+    seen, menu = turn.observation, turn.menu or (turn.decision.action,)
+    chosen = turn.decision.choice.index if turn.menu else 0
     odds, written = turn.decision.choice.probabilities, turn.decision.choice.written
     better = turn.said["corrector"].text if "corrector" in turn.said else ""
     corrected = differences(thought_in(written.text), better) if written and better else []
-    if len(odds) != len(turn.menu):
+    if len(odds) != len(menu):
         odds = ()  # the probabilities are unknown
-    ranked = sorted(range(len(turn.menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
+    ranked = sorted(range(len(menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
     kept, others = sorted(ranked[:MAX_ACTIONS]), ranked[MAX_ACTIONS:]
     return [
         texts.text(seen.text if seen.task == goal else seen.full_text),
-        texts.menu(tuple(turn.menu[at] for at in kept)),
+        texts.menu(tuple(menu[at] for at in kept)),
         -1 if turn.reflection is None else texts.text(turn.reflection),
         kept.index(chosen) if chosen in kept else -1,
         _rounded(turn.reward),

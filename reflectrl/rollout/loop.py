@@ -248,8 +248,9 @@ def _readings(slots: Sequence[_Slot], thoughts: Sequence[str | None]) -> list[Re
 
 
 def _estimate_last_values(slots: Sequence[_Slot], policy: Policy, seats: Sequence[Seat], layout: PromptFormat) -> None:
-    """Set the policy's value of the state in which each episode was truncated; 0 for a state without legal actions."""
-    cut = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated and slot.env.observation.actions]
+    """Set the policy's value of the state in which each episode was truncated; 0 where no action is legal."""
+    truncated = [slot for slot in slots if slot.trajectory and slot.trajectory.truncated]
+    cut = [slot for slot in truncated if slot.env.observation.actions or not slot.env.max_actions]
     if not cut:
         return
     if reads_hints(policy, acting(seats)):

@@ -84,7 +84,7 @@ def play_turn(
     views = [menu_view("policy", layout, state, menu, hints=privileged) for state, menu in zip(now, menus, strict=True)]
     with part("policy: act"):
         decisions = policy.act(views, _draws(now, "policy"))
-    now = [_after(state, menu, decision, layout) for state, menu, decision in zip(now, menus, decisions, strict=True)]
+    now = [_after(state, decision, layout) for state, decision in zip(now, decisions, strict=True)]
     if read is not None and any(decision.choice.written for decision in decisions):
         readings = read([state.said.get("policy") for state in now])
         now = [_read(state, menu, each) for state, menu, each in zip(now, menus, readings, strict=True)]
@@ -97,12 +97,12 @@ def play_turn(
     ]
 
 
-def _after(state: State, menu: Menu, decision: Decision, layout: PromptFormat) -> State:
+def _after(state: State, decision: Decision, layout: PromptFormat) -> State:
     """Return the state with the policy's thought among the words said, if the policy wrote a text."""
     written = decision.choice.written
     if written is None:
         return state
-    return replace(state, said={**state.said, "policy": thought_of(written, layout.action_mode, menu)})
+    return replace(state, said={**state.said, "policy": thought_of(written, layout.action_mode)})
 
 
 def _read(state: State, menu: Menu, reading: Reading | None) -> State:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from reflectrl.core import Choice, Decision, Utterance, nearest
+from reflectrl.core import NO_MENU, Choice, Decision, Utterance, nearest
 from reflectrl.core.errors import PlayerLeft
 from reflectrl.core.text import visible
 from reflectrl.prompts import Menu
@@ -73,6 +73,8 @@ class HumanPolicy:
         self.console.show_prompt(prompt.head, prompt.as_text())
         while True:
             answer = self.console.line()
+            if not menu.actions and answer.casefold() != QUIT:
+                return Decision(answer, 0.0, 0.0, Choice(NO_MENU))
             found = _named(answer, menu)
             if not found and answer.casefold() == QUIT:
                 raise PlayerLeft(_QUIT_TYPED)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reflectrl.core import Choice, Decision, InvalidInput
+from reflectrl.core import NO_MENU, Choice, Decision, InvalidInput
 from reflectrl.core.messages import LabelChat
 from reflectrl.core.settings import Count, Positive, Section
 from reflectrl.endpoint.endpoint import Endpoint
@@ -24,9 +24,9 @@ class PolicyPlayerSection(Section):
     """Settings of policies that write text before they act, and of the evaluation's policy ``remote``."""
 
     max_new_tokens: Count = 64
-    """Maximum length of a thought or an answer in JSON, in tokens."""
+    """Maximum length of what the policy writes, in tokens."""
     temperature: Positive = 1.0
-    """Temperature at which thoughts and answers in JSON are sampled and scored."""
+    """Temperature at which it is sampled and scored."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of the policy ``remote``, which answers with a label."""
 
@@ -38,9 +38,10 @@ class RandomPolicy:
         """Return one uniformly drawn action per view."""
         decisions = []
         for view, draw in zip(views, draws, strict=True):
-            count = len(view.menu.actions)
-            choice = Choice(int(draw * count), (1 / count,) * count)
-            decisions.append(Decision(view.menu.actions[choice.index], -math.log(count), math.log(count), choice))
+            actions = view.menu.actions or view.observation.tries
+            index, count = int(draw * len(actions)), len(actions)
+            choice = Choice(index, (1 / count,) * count) if view.menu.actions else Choice(NO_MENU)
+            decisions.append(Decision(actions[index], -math.log(count), math.log(count), choice))
         return decisions
 
 
@@ -53,7 +54,7 @@ class GivenActions:
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:  # noqa: ARG002 - nothing is drawn
         """Return the given actions, in order; each must be on its menu."""
         return [
-            Decision(action, 0.0, 0.0, Choice(view.menu.actions.index(action)))
+            Decision(action, 0.0, 0.0, Choice(view.menu.place_of(action)))
             for view, action in zip(views, self._actions, strict=True)
         ]
 
@@ -76,7 +77,7 @@ class ExpertPolicy(ReadsHints):
                     "the expert was asked to act in a state in which expert() says nothing; write it for every state, "
                     "or leave the expert out (eval.policies)."
                 )
-            index = view.menu.actions.index(action)
+            index = view.menu.place_of(action)
             certain = tuple(float(i == index) for i in range(len(view.menu.actions)))
             decisions.append(Decision(action, 0.0, 0.0, Choice(index, certain)))
         return decisions

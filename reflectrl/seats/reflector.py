@@ -11,7 +11,7 @@ from reflectrl.core.settings import Count, CountOrZero, NonNegative
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.chats import KEEP, read_reflection
-from reflectrl.prompts.format import REFLECTION_CUE
+from reflectrl.prompts.format import REFLECTION_CUE, WRITTEN_ACTIONS
 from reflectrl.prompts.players import CachedPlayer, Player, ReadsHints
 from reflectrl.prompts.prompt import CARRIED_CUE
 from reflectrl.prompts.views import Role, View
@@ -108,7 +108,7 @@ class ReflectorPlayerSection(SeatSection):
             "a temperature above 0, at which its reflections are sampled": self.temperature > 0,
             "sft.enabled=true, which teaches it first": recipe.sft.enabled,
             "an rlft section": rlft is not None,
-            "prompt.action_mode=enumerated or thought_choice, not json": recipe.prompt.action_mode != "json",
+            "prompt.action_mode=enumerated or thought_choice": recipe.prompt.action_mode not in WRITTEN_ACTIONS,
             "carry=false: a reflection that is sampled along with the action is not shown again": not self.carry,
             "no players.corrector, which knows no reflections": recipe.players.corrector is None,
             "no rlft.terms.kl, which knows menus alone": rlft is None or rlft.terms.kl is None,

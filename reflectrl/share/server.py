@@ -23,7 +23,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from reflectrl.config.agent_file import read_agent_file
-from reflectrl.core import InvalidInput, Observation, WorkFailed
+from reflectrl.core import NO_MENU, InvalidInput, Observation, WorkFailed
 from reflectrl.core.errors import ModelFailed
 from reflectrl.core.origin import VERSION
 from reflectrl.core.run_files import POLICIES
@@ -253,7 +253,7 @@ class Handlers:
         return ActReply(
             said={**request.said, **{role: words.text for role, words in move.said.items()}},
             action=chosen.action,
-            index=request.actions.index(chosen.action),
+            index=request.actions.index(chosen.action) if request.actions else NO_MENU,
             legal=chosen.choice.legal,
             thought=None if chosen.choice.written is None else chosen.choice.written.text,
             probabilities=[probability[action] for action in request.actions if probability],

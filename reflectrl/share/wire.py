@@ -48,8 +48,8 @@ class ActRequest(BaseModel):
 
     observation: Text
     """Text of the state, as the run's environment shows it."""
-    actions: list[Line]
-    """Legal actions, one line each."""
+    actions: list[Line] = []
+    """Legal actions, one line each; none in an environment without menus."""
     task: Text = ""
     """Text of the task, for environments that show one."""
     common: list[Line] = []
@@ -79,7 +79,7 @@ class ActReply(BaseModel):
     """Words by role that were given or are new, e.g. those of the ``reflector``; empty without such players."""
     action: str
     index: int
-    """Index of the action in the request."""
+    """Index of the action in the request; -1 in an environment without menus."""
     legal: bool
     """False if the policy's text named no legal action, so that the action was drawn at random."""
     thought: str | None

@@ -32,7 +32,7 @@ from reflectrl.lm.tokenizer import end_with_text, label_ids
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts import labels as menu_labels
-from reflectrl.prompts.format import ActionMode
+from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode, check_menus
 from reflectrl.prompts.players import Player
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy
@@ -136,8 +136,10 @@ def layout_and_labels(
     if layout is not None and labels is not None:
         return layout, labels
     probes = [probe for stage in stages for probe in make_envs(env, stage.env, 1)]
-    layout = layout or PromptFormat(instructions=probes[0].instructions)
-    labels = labels or menu_labels(layout.labels, max(probe.max_actions for probe in probes))
+    longest = max(probe.max_actions for probe in probes)
+    mode: ActionMode = "enumerated" if longest else "text"
+    layout = layout or PromptFormat(instructions=probes[0].instructions, action_mode=mode)
+    labels = labels or menu_labels(layout.labels, longest)
     for probe in probes:
         probe.close()
     return layout, labels
@@ -158,11 +160,12 @@ def trainable_policy(
     if reflects(lm.model):
         _check_reflecting(args, action_mode, accelerator.num_processes)
     check_action_mode(args, action_mode, reflects=reflects(lm.model))
+    check_menus(len(labels), action_mode)
     if action_mode == "enumerated" and (args.max_completion_length, args.temperature) != (64, 1.0):
         raise InvalidInput(
             f"max_completion_length={args.max_completion_length} and temperature={args.temperature:g} are about what a "
             "policy writes, but with action_mode=enumerated it writes nothing; leave them at 64 and 1, or set the "
-            "layout's action_mode to thought_choice or json."
+            "layout's action_mode to another."
         )
     if accelerator.mixed_precision == "bf16" and lm.adapted and (action_mode != "enumerated" or reflects(lm.model)):
         raise InvalidInput(
@@ -205,7 +208,7 @@ def trainable_policy(
 def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode, processes: int) -> None:
     """Refuse settings that do not support a trained reflector."""
     needs = {
-        "a layout with action_mode=enumerated or thought_choice, not json": action_mode != "json",
+        "a layout with action_mode=enumerated or thought_choice": action_mode not in WRITTEN_ACTIONS,
         "terms without kl, which knows menus alone": args.terms.kl is None,
         "terms without sft_thought, which knows no reflections": args.terms.sft_thought is None,
         f"one process, not {processes}": processes == 1,

@@ -23,6 +23,7 @@ from reflectrl.lm.sequences import split
 from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import thought_of
+from reflectrl.prompts.format import THOUGHTS
 from reflectrl.rollout.record import with_images, without_images
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.config import ReflectRLConfig
@@ -61,7 +62,7 @@ class Imitation:
         if term is not None and not isinstance(policy, WritingPolicy):
             raise InvalidInput(
                 f"terms.sft_thought was given, but with action_mode={layout.action_mode} the policy writes no "
-                "thoughts; remove it, or use a layout with action_mode thought_choice or json."
+                f"thoughts; remove it, or use a layout with action_mode {' or '.join(THOUGHTS)}."
             )
         self._term = term
         self._policy = policy
@@ -145,6 +146,6 @@ def corrections_of(played: Sequence[Trajectory], layout: PromptFormat) -> list[C
             if written is None or said is None or not written.legal:
                 continue
             thought = " ".join(said.text.split())
-            if thought and thought != thought_of(written, layout.action_mode, view.menu):
+            if thought and thought != thought_of(written, layout.action_mode):
                 found.append(Correction(view.prompt, thought, turn.decision.action))
     return found

@@ -142,7 +142,7 @@ class Measures:
 
 def _of_menus_and_novelty(fresh: Sequence[Trajectory]) -> dict[str, float]:
     turns = [turn for each in fresh for turn in each.turns]
-    means = {"entropy_uniform": fmean(math.log(len(turn.menu)) for turn in turns)}
+    means = {"entropy_uniform": fmean(math.log(len(turn.menu) or 1) for turn in turns)}
     if NOVELTY in turns[0].rewards:
         means[NOVELTY] = sum(turn.rewards[NOVELTY] for turn in turns) / len(fresh)
     return means

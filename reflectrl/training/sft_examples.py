@@ -19,7 +19,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import PromptBatch, PromptEncoder, action_distribution
 from reflectrl.lm.sequences import Tokens
 from reflectrl.prompts import Prompt
-from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
+from reflectrl.prompts.format import AFTER_THOUGHT, WRITTEN_ACTIONS, ActionMode
 
 Player = Literal["reflector", "policy", "both"]
 
@@ -140,7 +140,7 @@ def _encode(
     row: SFTRow, tokenizer: PreTrainedTokenizerBase, encoder: PromptEncoder, mode: ActionMode, max_new_tokens: int
 ) -> list[Example]:
     """Return the examples of a row; raise ``InvalidInput`` if its prompt does not fit."""
-    if row.player == "reflector" or mode == "json":
+    if row.player == "reflector" or mode in WRITTEN_ACTIONS:
         text = _text(row.prompt, row.written(mode), tokenizer, encoder, max_new_tokens)
         return [replace(text, player=row.player)]
     target = labels_of(row.prompt).index(row.completion)
@@ -184,10 +184,11 @@ def _check(number: int, row: SFTRow, player: Player, labels: Sequence[str]) -> N
             f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "
             "this prompt.labels."
         )
-    if row.player == "policy" and row.completion not in (legal := labels_of(row.prompt)):
+    menu = row.prompt.menu
+    if row.player == "policy" and (menu is None or (menu.labels and row.completion not in menu.labels)):
         raise InvalidInput(
-            f"row {number} has the completion {row.completion!r}, which is none of its labels {list(legal)}; run "
-            "gen-data again."
+            f"row {number} has the completion {row.completion!r}, which is none of its labels "
+            f"{list(labels_of(row.prompt))}; run gen-data again."
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 from reflectrl.config.advantage import (
     STD_FLOOR,
     generalized_advantages,
+    group_advantages,
     leave_one_out,
     rewards_to_go,
     spread,
@@ -63,6 +64,12 @@ def test_no_leave_one_out_baseline_depends_on_its_own_return(groups):
         again = leave_one_out(returns + 100.0 * own, np.array(groups), episodes)
         assert np.allclose(again[own], baseline[own], atol=1e-4)
         assert not np.allclose(again[~own], baseline[~own], atol=1e-4)
+
+
+def test_group_advantages_compare_episodes_of_a_task():
+    found = group_advantages(np.array([1.0, 0.0, 0.0, 5.0, 5.0, 2.0]), np.array([0, 0, 0, 1, 1, 2]))
+    spread = np.sqrt(2) / 3  # of the first three, whose mean is 1/3
+    assert found == pytest.approx([2 / 3 / spread, -1 / 3 / spread, -1 / 3 / spread, 0, 0, 0])
 
 
 def test_step_grouped_advantages_add_task_and_state_advantages():

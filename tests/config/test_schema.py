@@ -60,7 +60,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
         ({"players": {"reflector": {"trained": True}}}, "needs model.lora, .*; a temperature above 0"),
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
-        ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "an action in JSON is not drawn from"),
+        ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "a written action is not drawn from"),
         ({"rlft": {"rewards": {"format": 1.0}}}, "rlft.rewards names format"),
         (
             {"prompt": {"action_mode": "thought_choice"}, "rlft": {"rewards": {"illegal": -1.0}}},

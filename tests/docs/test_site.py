@@ -117,7 +117,7 @@ def test_every_recipe_and_recipe_key_is_there_with_its_documentation(pages):
     assert [key for key in found if f'id="{key}"' not in page] == []
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    for kind in ("gae", "none", "batch", "leave_one_out", "step_group"):
+    for kind in ("gae", "none", "batch", "leave_one_out", "group", "step_group"):
         assert f"rlft.advantage of kind {kind}" in said
     assert [key for key, text in found.items() if not text or words(text.replace("``", "")) not in said] == []
     for values in (

@@ -24,13 +24,13 @@ from transformers import PreTrainedTokenizerFast
 from reflectrl.core import Written
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel
-from reflectrl.lm.thinking import JSONPolicy, token_at, writing_policy
+from reflectrl.lm.thinking import TextPolicy, token_at, writing_policy
 from reflectrl.prompts import Menu
-from reflectrl.prompts.answers import json_answer, read_answer
-from reflectrl.prompts.format import AFTER_THOUGHT
+from reflectrl.prompts.answers import answer_text, index_of, read_answer
+from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, WRITTEN_ACTIONS
 from reflectrl.seats.others import RandomPolicy
 
-MODES = ("thought_choice", "json")
+MODES = ("thought_choice", "json", "text", "thought_text")
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
 
 
@@ -70,9 +70,10 @@ def test_samples_are_scored_after_their_own_prompt(mode, architecture, held):
     decisions = policy.act(shown(PROMPTS), draws(6))
     assert torch.allclose(scored(policy, PROMPTS, decisions), played(decisions), atol=1e-4)
     others = [policy_prompt(number + 1, actions=2 + number % 3) for number in range(6)]
-    assert not torch.allclose(scored(policy, others, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
+    whole = played(decisions)[:, :2].sum(1)  # of thought and action
+    assert not torch.allclose(scored(policy, others, decisions)[:, :2].sum(1), whole, atol=1e-2)
     hotter = policy_of(mode, policy._model, temperature=1.0)
-    assert not torch.allclose(scored(hotter, PROMPTS, decisions)[:, 1], played(decisions)[:, 1], atol=1e-2)
+    assert not torch.allclose(scored(hotter, PROMPTS, decisions)[:, :2].sum(1), whole, atol=1e-2)
 
 
 @pytest.mark.parametrize("setting", GENERATION)
@@ -91,7 +92,7 @@ def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
     model = model_of()
     policy = policy_of("json", model, temperature=1.0)
     menu = PROMPTS[0].menu
-    text = f" {json_answer('a b', menu.actions[1])}"
+    text = f" {answer_text('json', 'a b', menu.actions[1])}"
     ids = (*encoder().continuation(text), tokenizer().eos_token_id)
     start = token_at(tokenizer(), ids, text.index('"action"'))
     prompt = encoder().tokens(PROMPTS[0])
@@ -108,8 +109,8 @@ def test_lambda_weighs_the_thought_and_at_one_every_token_counts_alike():
 
 
 def answered(policy, prompt, thought):
-    """Return the decision of a JSON policy that answers with a given thought and the second action."""
-    text = f" {json_answer(thought, prompt.menu.actions[1])}"
+    """Return the decision of a policy that writes a given thought and the second action."""
+    text = f" {answer_text(policy._mode, thought, prompt.menu.actions[1])}"
     ids = (*encoder().continuation(text), tokenizer().eos_token_id)
     return policy._decided(shown([prompt])[0], Written(text, ids, (0.0,) * len(ids), len(ids)), 0.0)
 
@@ -127,11 +128,12 @@ def test_the_entropy_of_a_json_answer_is_that_of_its_action():
     assert policy.score(part).entropies.item() == pytest.approx(sum(entropies[written.action_start :]), abs=1e-4)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", THOUGHTS)
 def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_from(mode):
     model = model_of()
     policy = policy_of(mode, model)
-    decisions = [answered(policy, PROMPTS[0], "a b")] if mode == "json" else policy.act(shown(PROMPTS[:1]), [0.3])
+    labelled = mode == "thought_choice"
+    decisions = policy.act(shown(PROMPTS[:1]), [0.3]) if labelled else [answered(policy, PROMPTS[0], "a b")]
     seen, start = [], decisions[0].choice.written.action_start
 
     def note(_module, _inputs, logits):
@@ -144,7 +146,7 @@ def test_without_lambda_no_gradient_reaches_what_the_thought_itself_was_drawn_fr
     (scores.logprobs + 0.0 * scores.thought_logprobs).sum().backward(retain_graph=True)
     label, *rows = seen[0].grad[0].abs().amax(-1).tolist()
     assert max(rows[:start]) == 0
-    assert min(rows[start:] if mode == "json" else [label]) > 0
+    assert min([label] if labelled else rows[start:]) > 0
     read = model.get_input_embeddings().weight.grad[decisions[0].choice.written.ids[0]]
     assert read.abs().max() > 0  # through attention only
     scores.thought_logprobs.sum().backward()
@@ -216,19 +218,50 @@ MENU = Menu(("0", "1", "2", "3", "4"), ("go to shelf 1", "go to shelf 10", "+", 
     ],
 )
 def test_an_answer_names_one_legal_action_or_none(text, action):
-    answer = read_answer(text, MENU)
-    assert (None if answer.index is None else MENU.actions[answer.index]) == action
+    answer = read_answer(text, "json")
+    named = index_of(answer.action, MENU, "json")
+    assert (None if named is None else MENU.actions[named]) == action
     assert text[answer.action_start :].startswith('"action"') or answer.action_start == len(text)
 
 
+@pytest.mark.parametrize(
+    ("mode", "text", "thought", "action"),
+    [
+        ("text", " go to shelf 1", "", "go to shelf 1"),
+        ("text", "\n  Go to   shelf 1\nand more", "", "Go to shelf 1"),
+        ("text", "<think>hm\n</think>\n take cup ", "hm", "take cup"),  # as chat models do
+        ("text", "<think>go on", "go on", ""),
+        ("text", "", "", ""),
+        ("thought_text", " <think>a </think> b</think> take cup", "a </think> b", "take cup"),
+        ("thought_text", "take cup", "take cup", ""),
+    ],
+)
+def test_the_action_is_a_line_after_the_thought(mode, text, thought, action):
+    answer = read_answer(text, mode)
+    assert (answer.thought.strip(), answer.action) == (thought, action)
+    assert " ".join(text[answer.action_start :].split()).startswith(action)
+
+
+@pytest.mark.parametrize("mode", WRITTEN_ACTIONS)
+def test_a_text_of_any_mode_is_read_back(mode):
+    answer = read_answer(f" {answer_text(mode, 'so  what', 'take cup')}", mode)
+    assert (answer.thought, answer.action) == ("" if mode == "text" else "so what", "take cup")
+
+
+def test_a_written_action_has_to_be_one_of_the_menu():
+    assert index_of("TAKE  cup", MENU, "text") == 3
+    assert index_of("please take cup", MENU, "text") is None
+    assert index_of("please take cup", MENU, "json") == 3
+
+
 def test_an_escape_that_is_no_character_is_replaced():
-    answer = read_answer('{"thoughts": "\\ud800 up", "action": "+"}', MENU)
-    assert (answer.thought, answer.index) == ("? up", MENU.actions.index("+"))
+    answer = read_answer('{"thoughts": "\\ud800 up", "action": "+"}', "json")
+    assert (answer.thought, answer.action) == ("? up", "+")
 
 
 def test_what_is_written_is_read_back():
-    answer = read_answer(json_answer('to "the"\nright', "take Cup"), MENU)
-    assert (answer.thought, answer.index) == ('to "the" right', 3)
+    answer = read_answer(answer_text("json", 'to "the"\nright', "take Cup"), "json")
+    assert (answer.thought, answer.action) == ('to "the" right', "take Cup")
 
 
 def test_the_token_with_the_first_character_of_the_action_belongs_to_it():
@@ -259,7 +292,7 @@ def test_the_action_is_found_in_the_tokens_of_any_tokenizer(kind):
     built.pre_tokenizer, built.decoder = tokenize, decoder
     built.train_from_iterator([text] * 3, trainer(special_tokens=["?"], show_progress=False))
     fast = PreTrainedTokenizerFast(tokenizer_object=built)
-    ids, start = fast(text)["input_ids"], read_answer(text, MENU).action_start
+    ids, start = fast(text)["input_ids"], read_answer(text, "json").action_start
     at = token_at(fast, tuple(ids), start)
     assert text[start:] == '"action": "go to shelf 10"}'  # the last one
     assert len(fast.decode(ids[:at])) <= start < len(fast.decode(ids[: at + 1]))
@@ -278,7 +311,7 @@ def test_where_no_action_is_named_a_random_one_is_played_with_the_probability_of
     again = policy.act(shown([prompt] * 100), draws(100, seed=3))
     assert [each.action for each in again] == [each.action for each in decisions[:100]]
     assert [each.choice.written.ids for each in again] == [each.choice.written.ids for each in decisions[:100]]
-    assert isinstance(policy, JSONPolicy)
+    assert isinstance(policy, TextPolicy)
 
 
 def test_the_fallback_action_has_a_draw_of_its_own():

@@ -146,7 +146,7 @@ def test_an_agent_file_round_trips(tmp_path):
     for old, new, fact in (
         (f'"format": {FORMAT}', '"format": 9', "format 9"),
         ("reflectrl-agent", "other", "'other'"),
-        ('"max_actions": 2', '"max_actions": 0', "max_actions"),
+        ('"max_actions": 2', '"max_actions": -1', "max_actions"),
         ('"env"', '"game"', "'env'|'game'"),
         ("{", "", AGENT),
         ("{", "[]\n{", AGENT),

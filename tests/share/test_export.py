@@ -113,7 +113,7 @@ def test_a_policy_that_thinks_is_exported_without_an_example(trained_run, tmp_pa
     thinks = ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8", "players.reflector.player=none")
     folder = export_run(trained_run(*thinks, stages=STAGES[:3]), tmp_path / "out")
     card = (folder / "README.md").read_text()
-    assert "writes a thought before its action" in card
+    assert "writes more than a label" in card
     assert "answers with the label" not in card
     assert "example.py" not in card
     assert not list(folder.glob("example*"))

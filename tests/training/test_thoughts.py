@@ -26,7 +26,7 @@ from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.answers import json_answer
+from reflectrl.prompts.answers import answer_text
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.corrector import CUE, JUDGED, ExpertCorrector, Informed, LocalCorrector, RemoteCorrector
@@ -66,7 +66,7 @@ class Answers(RandomPolicy):
         self.answers += 1
         text, legal = "Up.", self.answers % 2 == 0
         if legal:
-            text = json_answer("The target is lower.", decision.action)
+            text = answer_text("json", "The target is lower.", decision.action)
         return replace(decision, choice=replace(decision.choice, written=Written(text, (1,), (0.0,), 1, legal)))
 
 
