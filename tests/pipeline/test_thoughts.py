@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from command_line import reflectrl
-from trained_runs import SHORT, play_stages, small_recipe
+from trained_runs import play_stages, small_recipe
 
 import reflectrl as rl
-from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.run_files import METRICS, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
@@ -15,7 +14,6 @@ from reflectrl.rollout.record import read_trajectories
 SILENT = "players.reflector.player=none"
 COMBINED = {
     "a thought, then a label": ("prompt.action_mode=thought_choice", SILENT),
-    "a thought beside a reflector": ("prompt.action_mode=thought_choice",),
     "a corrected thought beside a reflector": (
         "prompt.action_mode=thought_choice",
         "players.corrector.player=expert",
@@ -66,9 +64,3 @@ def test_a_run_does_not_go_on_with_other_text_settings(change, trained_run):
 
 def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
     assert {line["thought_tokens"] for _, line in read_jsonl(trained_run() / METRICS)} == {None}
-
-
-@pytest.mark.slow
-def test_l9_a_policy_without_thoughts_goes_through_all_stages(tmp_path):
-    play_stages(load_recipe("gym_cards/nano_number_line_nothought", SHORT), tmp_path / "run")
-    assert "rlft" in {row["policy"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl")}
