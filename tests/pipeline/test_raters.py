@@ -13,6 +13,7 @@ from trained_runs import TrainedRuns, play_stages, small_recipe
 
 from reflectrl.config import Recipe, dump_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.run_files import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
@@ -60,7 +61,7 @@ def test_the_reward_is_the_rating_and_success_stays_in_the_metrics(trained_run: 
 
 
 def test_the_audit_finds_a_rater_that_is_wrong_on_purpose(trained_run: TrainedRuns, tmp_path: Path) -> None:
-    wrong = trained_run("players.rater.accuracy=0.0", name="vtifa/nano")
+    wrong = trained_run("players.rater.accuracy=0.0", name="vtifa/nano", stages=STAGES[:3])
     found = numbers(wrong)
     assert (found["accuracy"], found["precision"], found["recall"]) == (0.0, 0.0, 0.0)
     assert found["success_correlation"] == pytest.approx(-1)
@@ -76,7 +77,7 @@ def test_the_audit_finds_a_rater_that_is_wrong_on_purpose(trained_run: TrainedRu
 
 
 def test_a_rater_that_rewards_nothing_is_audited_too(trained_run: TrainedRuns) -> None:
-    assert numbers(trained_run(name="vtifa/nano_true_reward"))["episodes"] == 24
+    assert numbers(trained_run(name="vtifa/nano_true_reward", stages=STAGES[:3]))["episodes"] == 24
 
 
 def test_a_chat_model_knows_the_end_of_an_episode(
@@ -114,7 +115,8 @@ def test_v6_a_server_that_is_down_costs_episodes_and_not_the_run(
 
 
 def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run: TrainedRuns, tmp_path: Path) -> None:
-    run = trained_run("rlft.record_episodes=6", "players.rater.accuracy=1.0", name="vtifa/nano")
+    rated = ("rlft.record_episodes=6", "players.rater.accuracy=1.0")
+    run = trained_run(*rated, name="vtifa/nano", stages=STAGES[:3])
     for out in (tmp_path / "rater", tmp_path / "again"):
         done = reflectrl("train-rater", run, "--out", out, "--steps", "4", "--max-length", "256")
         assert done.code == 0, done.err

@@ -27,13 +27,14 @@ COMBINED = {
     ),
 }
 VALUE = ("rlft.advantage={kind: gae}", "rlft.update={kind: ppo, num_iterations: 2, num_minibatches: 1}")
+BRIEF = ("eval.policies=[rlft]", "eval.controls=[]", "eval.greedy=false", "eval.episodes=4")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", COMBINED)
 def test_what_a_policy_writes_is_trained_and_recorded(how, trained_run):
     mode, *others = COMBINED[how]
-    run = trained_run(mode, "players.policy.max_new_tokens=8", *VALUE, *others)
+    run = trained_run(mode, "players.policy.max_new_tokens=8", *VALUE, *BRIEF, *others)
     lines = [line for _, line in read_jsonl(run / METRICS)]
     assert max(line["logprob_gap"] for line in lines) < 1e-4  # ratios are 1 before the first update
     assert all(0 < line["thought_tokens"] <= 8 and 0 < line["thought_distinct"] <= 1 for line in lines)
@@ -57,7 +58,8 @@ def test_what_a_policy_writes_is_trained_and_recorded(how, trained_run):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["players.policy.max_new_tokens=9", "players.policy.temperature=0.5"])
 def test_a_run_does_not_go_on_with_other_text_settings(change, trained_run):
-    settings = (*COMBINED["a thought, then a label"], "players.policy.max_new_tokens=8", *VALUE)
+    mode, *others = COMBINED["a thought, then a label"]
+    settings = (mode, "players.policy.max_new_tokens=8", *VALUE, *BRIEF, *others)  # those of the run above
     with pytest.raises(rl.InvalidInput, match=change.partition("=")[0]):
         play_stages(small_recipe(*settings, change), trained_run(*settings))
 
