@@ -22,10 +22,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Redirect caches between processes, such as translated games, to a folder of the tests."""
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Redirect caches between processes, such as translated games, to a folder of the tests, and have no certificates.
+
+    No test needs one, and reading those of the system takes each client as long as a short test.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
         yield
 
 

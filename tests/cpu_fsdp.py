@@ -23,7 +23,12 @@ def allow() -> None:
     state.AcceleratorState.__init__ = scope["__init__"]  # type: ignore[method-assign]
 
 
-def ask() -> None:
-    """Set the environment variables that ``accelerate launch --config_file`` sets for the shipped configuration."""
+def asked() -> dict[str, str]:
+    """Return the environment variables that ``accelerate launch --config_file`` sets for the shipped configuration."""
     settings = yaml.safe_load(CONFIG.read_text())["fsdp_config"]
-    os.environ |= {name.upper(): str(value) for name, value in settings.items()} | {"ACCELERATE_USE_FSDP": "true"}
+    return {name.upper(): str(value) for name, value in settings.items()} | {"ACCELERATE_USE_FSDP": "true"}
+
+
+def ask() -> None:
+    """Set these variables in this process."""
+    os.environ |= asked()

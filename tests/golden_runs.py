@@ -8,6 +8,7 @@ the environment variables ``ROUNDING``, because torch, MKL, OpenBLAS and the C l
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -148,6 +149,8 @@ def main(folder: Path, names: Iterable[str]) -> None:
         recipe, overrides = RUNS[name]
         play_stages(load_recipe(recipe, [*_SHORT, *overrides]), folder / name)
         found[name] = digests(folder / name)
+        gc.collect()
+        gc.freeze()  # later trainings, which collect garbage, need not search what was imported
     (folder / "digests.json").write_text(json.dumps(found))
 
 

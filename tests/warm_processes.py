@@ -1,7 +1,7 @@
 """Real processes that start quickly, because they are forked from one that has imported torch, TRL and the like.
 
-These imports take ten seconds. Tests that need a process for its signals, its exit code or its environment variables
-start it here; tests of how a process starts use ``subprocess``.
+These imports take fifteen seconds. Tests that need a process for its signals, its exit code or its environment
+variables start it here; tests of how a process starts use ``subprocess``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["reflectrl.cli.app", "reflectrl.pipeline.stages", "reflectrl.training.rlft"])
+_CONTEXT.set_forkserver_preload(
+    ["reflectrl.cli.app", *(f"reflectrl.pipeline.{stage}" for stage in ("sft_stage", "rlft_stage", "evaluate"))]
+)
 
 
 def command_line(*arguments: str) -> None:

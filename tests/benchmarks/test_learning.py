@@ -10,6 +10,7 @@ from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, plan, publish_rows, publishe
 from learning import CONTROLS, SHOWN, controls, learned, main, short_report
 from reflections import judged
 from run_folders import evaluated, iteration
+from trained_runs import play_stages
 
 from reflectrl.config import load_recipe
 from reflectrl.core.origin import read_origin
@@ -104,19 +105,23 @@ def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_command_trains_both_arms_in_both_instruction_sets_and_prints_the_tables(
+def test_one_command_trains_the_missing_run_of_both_arms_in_both_instruction_sets_and_prints_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    published = LEARNING.read_text()
+    published, about = LEARNING.read_text(), ENVIRONMENTS["line"]
+    *done, missing = plan("line", (about.silent, about.reflecting), "10", tmp_path, TINY)
+    for run in done:  # in this process, which has imported what a new one would have to
+        play_stages(load_recipe(run.recipe, run.overrides), run.folder)
+    assert missing.folder == tmp_path / "line" / "reflecting-avx2-seed10"
     monkeypatch.setattr(sys, "argv", ["learning.py", "line", "--seeds", "10", "--runs", str(tmp_path), *TINY])
     assert main() == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| line ")]
     assert [line.split(" | ")[1:3] for line in printed[:2]] == [["without reflection", "2"], ["**Reflect-RL**", "2"]]
     assert [line.split(" | ")[1] for line in printed[2:]] == ["sampled", "greedy"]
     assert LEARNING.read_text() == published  # a quick look publishes nothing
-    origin = read_origin(tmp_path / "line" / "reflecting-avx2-seed10")
+    origin = read_origin(missing.folder)
     assert origin is not None
     assert origin.environment["ATEN_CPU_CAPABILITY"] == "avx2"
-    episodes = judged(tmp_path / "line" / "reflecting-avx2-seed10")
+    episodes = judged(missing.folder)
     assert len(episodes) == 2
     assert not any(move.right for moves in episodes for move in moves)  # a reflection cannot be as short as two tokens

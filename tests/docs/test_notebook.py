@@ -28,6 +28,7 @@ state = rl.Observation("Number 3, target 6.", ("add one", "subtract one"))
 print(remote.agent().act(state).reflection)
 """
 """A cell that trains with players at a chat endpoint."""
+BRIEF = ("rlft.stages.0.iterations=1", "rlft.episodes=2", "eval.policies=[rlft]", "eval.controls=[]", "eval.episodes=2")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Executed:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         endpoint.reply = lambda _: "The target is higher."
         asked = [f"{section}.endpoint.base_url={endpoint.url}" for section in ("data", "players.reflector")]
-        chosen = ["data.teacher=openai", "data.samples=40", "players.reflector.player=remote", "eval.policies=[rlft]"]
+        chosen = ["data.teacher=openai", "data.samples=10", "players.reflector.player=remote", *BRIEF]
         notebook.cells.append(nbformat.v4.new_code_cell(REMOTE.format(overrides=[*SMALL, *asked, *chosen])))
         resources = {"metadata": {"path": str(folder)}}
         NotebookClient(notebook, kernel_name="here", timeout=500, resources=resources).execute()

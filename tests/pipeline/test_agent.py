@@ -113,8 +113,9 @@ def test_an_agent_is_played_as_validation_found_better(tmp_path: Path) -> None:
         agent = load_agent(folder)
         assert (agent.greedy, agent.way_to_play) == (False, shown)
         assert repr(agent) == f"<Agent policy of {folder}: {shown}>"
-        assert evaluate(agent, Both, options={"size": 30}).success > 0.9
-        assert evaluate(load_agent(folder, greedy=True), Both, options={"size": 30}).success == 0
+        brief = {"options": {"size": 30}, "episodes": 24}
+        assert evaluate(agent, Both, **brief).success > 0.9
+        assert evaluate(load_agent(folder, greedy=True), Both, **brief).success == 0
         assert trained(folder, None, {}).who.endswith(shown)
     assert f"Played with {shown}" in (tmp_path / "run/export/README.md").read_text()
     [told] = [line for line in verdict(read_runs([tmp_path / "run"])) if "is played with" in line]

@@ -24,6 +24,8 @@ TRAINED = (
     "rlft.learning_rate=0.02",
     "rlft.validation={every: 2, episodes: 12}",
     "rlft.keep=last",
+    "eval.policies=[rlft]",
+    "eval.controls=[]",
 )
 ADAPTER = "adapter_model.safetensors"
 

@@ -32,7 +32,10 @@ SMALL = (
     "rlft.update.num_iterations=2",
     "rlft.update.num_minibatches=2",
     "rlft.validation.episodes=6",
+    "data.samples=100",
+    "eval.episodes=6",
 )
+BRIEF = ("data.samples=60", "rlft.stages.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=4")
 WITH_TEXT = (
     "env.options.observation=both",
     "players.reflector.player=local",
@@ -144,7 +147,7 @@ def test_x2_players_that_read_text_are_refused_where_pictures_have_none(override
 
 
 def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
-    recipe = load_recipe("rap/nano_images", SMALL)
+    recipe = load_recipe("rap/nano_images", [*SMALL, *BRIEF])
     play_stages(recipe, tmp_path / "run")
     header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
     assert header.prompt.images == ("policy", "memory", "reflector")
@@ -174,7 +177,7 @@ def test_a_memory_finds_past_episodes_by_their_pictures(tmp_path):
     ids=["a text reflector", "a reflector of pictures", "a thought, adapters and a value head"],
 )
 def test_pictures_go_with(roles, settings, tmp_path):
-    play_stages(load_recipe(RECIPE, [*SMALL, "eval.policies=[rlft]", *settings]), tmp_path / "run")
+    play_stages(load_recipe(RECIPE, [*SMALL, *BRIEF, *settings]), tmp_path / "run")
     assert max(line["logprob_gap"] for _, line in read_jsonl(tmp_path / "run" / METRICS)) < 1e-4
     header, played = read_trajectories(tmp_path / "run" / training_episodes_file(0))
     assert header.prompt.images == roles

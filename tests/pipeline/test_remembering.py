@@ -31,6 +31,8 @@ REMEMBERING = (
     "prompt.history={steps: 2, show: transitions, reward: true}",
     "players.reflector.carry=true",
     "players.reflector.max_new_tokens=12",
+    "eval.policies=[rlft]",
+    "eval.controls=[]",
 )
 
 

@@ -107,12 +107,19 @@ def test_a_sweep_stops_fails_in_part_and_goes_on(tmp_path: Path) -> None:
 SLURM = Path(__file__).parents[2] / "recipes" / "slurm"
 
 
-def run_script(script: Path, *arguments: str, **environment: str) -> None:
-    """Run a script of a cluster in this machine's shell."""
+def run_script(script: Path, *arguments: str, **environment: str) -> str:
+    """Run a script of a cluster in this machine's shell, and return its output."""
     path = f"{script.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     given = {**os.environ, "PATH": path, **environment}
     done = subprocess.run(["bash", str(script), *arguments], env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def program(file: Path, does: str) -> None:
+    """Write a program of the shell."""
+    file.write_text(f"#!/bin/bash\n{does}\n")
+    file.chmod(0o755)
 
 
 @pytest.mark.slow
@@ -120,13 +127,16 @@ def test_a_job_array_has_one_task_per_run_that_is_not_done(tmp_path: Path) -> No
     asked = ("run", "--recipe", "number_line/nano", "--runs", tmp_path / "the runs", "--seeds", "0-1")
     commands = reflectrl(*asked, "--launcher", "print", *TINY).out.splitlines()
     assert [shlex.split(each)[-1] for each in commands] == ["seed=0", "seed=1"]
-    script = tmp_path / "array.sbatch"
-    script.write_text(reflectrl(*asked, "--launcher", "slurm", "--jobs", "2", *TINY).out)
+    script, python, array = tmp_path / "array.sbatch", tmp_path / "python", ("--launcher", "slurm", "--jobs", "2")
+    program(python, """printf '%s\\n' "$@\"""")  # what it was called with
+    script.write_text(reflectrl(*asked, *array, *TINY).out.replace(sys.executable, str(python)))
     assert "#SBATCH --array=0-1%2\n" in script.read_text()
     run_script(script, SLURM_ARRAY_TASK_ID="1")
     made = tmp_path / "the runs" / "number_line-nano-seed1"
+    words = (made / "sweep.log").read_text().splitlines()
+    assert [sys.executable, *words] == shlex.split(commands[1])
+    assert reflectrl(*words[2:]).code == 0
     assert (made / "report.html").is_file()
-    assert "eval" in (made / "sweep.log").read_text()
     assert [path.name for path in made.parent.iterdir()] == [made.name]
     left = reflectrl(*asked, "--launcher", "print", *TINY).out.splitlines()
     assert left == commands[:1]
@@ -138,12 +148,15 @@ def test_a_shipped_script_is_one_of_bash(script: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_of_several_nodes_runs_all_stages_in_two_processes_of_one(tmp_path: Path) -> None:
-    script = tmp_path / "rlft.sbatch"
-    script.write_text((SLURM / "rlft_on_nodes.sbatch").read_text())
-    for command, does in {"scontrol": "echo localhost", "srun": 'exec "$@"'}.items():  # what SLURM has
-        (tmp_path / command).write_text(f"#!/bin/bash\n{does}\n")
-        (tmp_path / command).chmod(0o755)
+def test_the_script_of_several_nodes_starts_two_processes_of_one_that_run_all_stages(tmp_path: Path) -> None:
+    """What such processes do is in ``test_launch.py``."""
+    script, told = (SLURM / "rlft_on_nodes.sbatch").read_text(), tmp_path / "told.py"
+    assert "-m reflectrl run" in script
+    (tmp_path / "rlft.sbatch").write_text(script.replace("-m reflectrl", "-m told"))
+    told.write_text("import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:], flush=True)\n")
+    program(tmp_path / "scontrol", "echo localhost")
+    program(tmp_path / "srun", 'exec "$@"')
     given = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "PROCESSES_PER_NODE": "2"}
-    run_script(script, "number_line/nano", "--runs", str(tmp_path / "runs"), *TINY, **given)
-    assert (tmp_path / "runs" / "number_line-nano" / "report.html").is_file()
+    said = run_script(tmp_path / "rlft.sbatch", "number_line/nano", *TINY[:2], **given, PYTHONPATH=str(tmp_path))
+    asked = f"2 run --recipe number_line/nano {TINY[0]} {TINY[1]}"
+    assert sorted(said.splitlines()) == [f"0 {asked}", f"1 {asked}"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from command_line import reflectrl
-from trained_runs import SHORT, play_stages, small_recipe
+from trained_runs import play_stages, small_recipe
 
 import reflectrl as rl
-from reflectrl.config import load_recipe
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.run_files import METRICS, training_episodes_file
 from reflectrl.rollout.record import read_trajectories
@@ -15,7 +14,6 @@ from reflectrl.rollout.record import read_trajectories
 SILENT = "players.reflector.player=none"
 COMBINED = {
     "a thought, then a label": ("prompt.action_mode=thought_choice", SILENT),
-    "a thought beside a reflector": ("prompt.action_mode=thought_choice",),
     "a corrected thought beside a reflector": (
         "prompt.action_mode=thought_choice",
         "players.corrector.player=expert",
@@ -29,13 +27,14 @@ COMBINED = {
     ),
 }
 VALUE = ("rlft.advantage={kind: gae}", "rlft.update={kind: ppo, num_iterations: 2, num_minibatches: 1}")
+BRIEF = ("eval.policies=[rlft]", "eval.controls=[]", "eval.greedy=false", "eval.episodes=4")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", COMBINED)
 def test_what_a_policy_writes_is_trained_and_recorded(how, trained_run):
     mode, *others = COMBINED[how]
-    run = trained_run(mode, "players.policy.max_new_tokens=8", *VALUE, *others)
+    run = trained_run(mode, "players.policy.max_new_tokens=8", *VALUE, *BRIEF, *others)
     lines = [line for _, line in read_jsonl(run / METRICS)]
     assert max(line["logprob_gap"] for line in lines) < 1e-4  # ratios are 1 before the first update
     assert all(0 < line["thought_tokens"] <= 8 and 0 < line["thought_distinct"] <= 1 for line in lines)
@@ -59,16 +58,11 @@ def test_what_a_policy_writes_is_trained_and_recorded(how, trained_run):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["players.policy.max_new_tokens=9", "players.policy.temperature=0.5"])
 def test_a_run_does_not_go_on_with_other_text_settings(change, trained_run):
-    settings = (*COMBINED["a thought, then a label"], "players.policy.max_new_tokens=8", *VALUE)
+    mode, *others = COMBINED["a thought, then a label"]
+    settings = (mode, "players.policy.max_new_tokens=8", *VALUE, *BRIEF, *others)  # those of the run above
     with pytest.raises(rl.InvalidInput, match=change.partition("=")[0]):
         play_stages(small_recipe(*settings, change), trained_run(*settings))
 
 
 def test_a_policy_that_writes_nothing_has_no_thoughts_to_measure(trained_run):
     assert {line["thought_tokens"] for _, line in read_jsonl(trained_run() / METRICS)} == {None}
-
-
-@pytest.mark.slow
-def test_l9_a_policy_without_thoughts_goes_through_all_stages(tmp_path):
-    play_stages(load_recipe("gym_cards/nano_number_line_nothought", SHORT), tmp_path / "run")
-    assert "rlft" in {row["policy"] for _, row in read_jsonl(tmp_path / "run" / "eval.jsonl")}

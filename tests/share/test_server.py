@@ -30,6 +30,7 @@ from reflectrl.core import Decision, InvalidInput, WorkFailed
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
@@ -49,6 +50,7 @@ def test_the_server_tells_what_a_policy_wrote(trained_run: TrainedRuns) -> None:
         "sft.policy.label_smoothing=0",
         "players.reflector.player=none",
         "players.policy.max_new_tokens=2",
+        stages=STAGES[:2],
     )
     with in_process(load_served_agent(json_policy)) as client:
         replies = [client.post("/act", json=STATE).json() for _ in range(20)]
