@@ -1,4 +1,4 @@
-"""Decoding on a GPU by transformers' continuous batching: pages of key-value states, and CUDA graphs that replay passes.
+"""Decoding on a GPU by transformers' continuous batching: pages of key-value states, and CUDA graphs of whole passes.
 
 Tokens are those of ``decode``'s sampler: a logits processor leaves the manager no other choice, without waiting for the
 GPU. On a CPU ``decode.write`` does the same in less time.

@@ -78,9 +78,7 @@ def test_a_model_that_writes_otherwise_keeps_the_own_loop(caplog):
     assert not writes_in_pages(language_model("gemma2"))
     model = language_model("llama")
     whole = model.lm_head.forward
-    model.lm_head.forward = lambda hidden: whole(
-        -hidden if hidden.shape[:-1] == (1, 3) else hidden
-    )  # of three texts
+    model.lm_head.forward = lambda hidden: whole(-hidden if hidden.shape[:-1] == (1, 3) else hidden)  # of three texts
     assert not writes_in_pages(model)
     eager, off = (record.message for record in caplog.records if record.name == "reflectrl.lm.paged")
     assert eager == "Gemma2ForCausalLM writes without continuous batching: its attention kernel is eager, not sdpa."
