@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gpu
 import pytest
+import torch
 from arms import ENGINE, LEARNING, published_rows
 from completions_server import CompletionsServer
 from engine_sides import effort
 from tiny import tokenizer
 from transformers import AutoModelForCausalLM
+
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.section import LoraSection
+from reflectrl.pipeline.estimate import memory_of
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +32,29 @@ def test_every_model_has_its_true_shape_and_its_row_on_the_page(monkeypatch):
     assert {row["model"] for row in published_rows(ENGINE, "gpu_iterations")} == {*gpu.MODELS}
     trained = {row["task"] for row in published_rows(LEARNING, "pretrained") if row["on"] == "GPU"}
     assert trained == {name.removeprefix("pretrained_") for name in gpu.LEARNED}
+
+
+def test_the_memory_in_the_docs_is_that_of_the_shapes(monkeypatch):
+    monkeypatch.setattr(effort, "quick", False)
+    names = {"smollm2": "135M", "gpt2_xl": "1.5B", "mistral_7b": "7B"}
+    expected = []
+    for name, title in names.items():
+        for trained, dtype in (("all", torch.float32), ("LoRA", torch.bfloat16)):
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(gpu.shape(name), dtype=dtype)
+                model = model if trained == "all" else add_lora(model, LoraSection(r=64), [])
+            alone, *shared = (memory_of(model, 64 * 1024, processes) for processes in (1, 2, 8))
+            sizes = [
+                alone.weights,
+                alone.gradients,
+                alone.optimizer,
+                *(each.optimizer for each in shared),
+                alone.states,
+            ]
+            expected.append([f"{title}, {trained}", *(f"{size / 1e9:.2g}" for size in sizes)])
+    page = (gpu.HERE.parent / "docs" / "scaling.md").read_text()
+    found = [line.strip("|").split("|") for line in page.splitlines()]
+    assert [cells for cells in found if cells[0].startswith((*names.values(),))] == expected
 
 
 def rows(text):
