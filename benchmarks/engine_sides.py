@@ -37,6 +37,8 @@ class Effort:
     """True for small models instead of large ones, and few repeats."""
     envs: tuple[str, ...] = ENVS
     """Environments whose prompts are read."""
+    server: str | None = None
+    """Address of a vLLM server that is measured too."""
 
 
 effort = Effort()

@@ -2,6 +2,8 @@
 
     python benchmarks/gpu.py                  # all parts
     python benchmarks/gpu.py tests smollm2    # some parts only
+    python benchmarks/gpu.py writers_smollm2 --server http://localhost:8000/v1    # and vLLM, with random weights:
+                                              # vllm serve FOLDER --load-format dummy --served-model-name smollm2
     python benchmarks/gpu.py --quick          # small models and few repeats, on stdout; on the CPU if there is no GPU;
                                               # trains only what is named, such as pretrained_taxi
 
@@ -15,14 +17,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import platform
 import subprocess
 import sys
 import time
-import warnings
-from collections import Counter, defaultdict
+import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,20 +34,24 @@ from typing import Any
 
 import torch
 from arms import ENGINE, HERE, RUNS, made_by, plan, publish_rows, table
-from engine_prompts import SMOLLM2, Reader, Step, new_tokens, random_model, set_up
-from engine_sides import BUDGET, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
+from engine_prompts import SMOLLM2, Reader, Step, ends, new_tokens, random_model, set_up
+from engine_sides import BUDGET, LIMIT, effort, iteration, plain_reflector, policy, reflector, sgd, tree_update
 from learning import sitting
 from plain import PlainPolicy, bucketed_update, plain_update
 from siblings import Table, record, record_of, results
 from studies import GPU_STUDIES, STUDIES
 from timing import Call
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
 
+from reflectrl.lm.decode import Sampler, write
 from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.paged import PagedWriter
+from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.reuse import refusal
 from reflectrl.lm.section import LoraSection
+from reflectrl.lm.sequences import Tokens
+from reflectrl.lm.writer import Writer
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.report.runs import read_runs
 
@@ -57,6 +65,11 @@ ALONE = 1
 """Number of episodes that the plain side plays, one prompt at a time."""
 NUMBERS = (8, 64)
 """Numbers of episodes side by side."""
+TEXTS = (8, 64, 512)
+"""Numbers of texts that are written side by side."""
+PART_SECONDS = 240.0
+"""Time for a comparison of writers; what would take longer is not measured."""
+NOT_MEASURED = "not measured"
 JOBS = 16
 """Number of runs at a time, each a process on the same GPU."""
 ALL = STUDIES | GPU_STUDIES
@@ -102,17 +115,17 @@ def shape(name: str) -> PretrainedConfig:
 
 
 @contextmanager
-def reader(name: str, episodes: int) -> Iterator[tuple[Reader, list[list[Step]]]]:
+def reader(name: str, episodes: int, steps: int = STEPS) -> Iterator[tuple[Reader, list[list[Step]]]]:
     """Set up a model in bfloat16 with new adapters, and the steps of episodes that it reads."""
     gc.collect()  # a model with a patched forward is in a reference cycle
     if DEVICE == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with set_up("dangerous_taxi/paper") as scene:
-        steps = scene.steps(scene.play(episodes, steps=STEPS))
+        played = scene.steps(scene.play(episodes, steps=steps))
         lora = LoraSection(r=64)
-        made = random_model(scene, steps, shape(name), 1024, device=DEVICE, dtype=torch.bfloat16, lora=lora)
+        made = random_model(scene, played, shape(name), 1024, device=DEVICE, dtype=torch.bfloat16, lora=lora)
         add_choice_head(made.model.get_base_model())
-        yield made, steps
+        yield made, played
 
 
 def measured(side: Side, *readings: Callable[[], float]) -> list[dict[str, float]]:
@@ -252,34 +265,79 @@ def speeds(side: Side, base: Any, taken: Mapping[str, float], passes: Mapping[st
     return table([*heads, "GB/s of weights read"], lines)
 
 
-class _Operators(TorchDispatchMode):
-    """A counter of called operators, including the backward pass: kernels on a GPU, and views."""
-
-    calls = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
-        self.calls += 1
-        return func(*args, **(kwargs or {}))
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def syncs() -> Iterator[str]:
-    """Count how often and where Python waits for the GPU, in an iteration of SmolLM2's shape with 16 episodes."""
-    number = 2 if effort.quick else 16
-    steps = number * STEPS
-    lines = []
-    with reader("smollm2", number) as (who, episodes):
-        for name, side in (("batched", plain(who, episodes, number)), ("ours", engine(who, episodes))):
-            side(nullcontext)
-            with waits() as seen:
-                (waited,) = measured(side, seen.__len__)
-            with _Operators() as operators:
-                (called,) = measured(side, partial(getattr, operators, "calls"))
-            for part in PARTS_OF_AN_ITERATION:
-                lines.append([name, part, f"{waited[part] / steps:.3g}", f"{called[part] / steps:,.0f}"])
-    places = Counter(f"{Path(wait.filename).name}:{wait.lineno}" for wait in seen).most_common(15)
-    where = [[f"`{place}`", f"{count / steps:.2g}"] for place, count in places]
-    heads = ["side", "part", "waits per step", "operators per step"]
-    yield f"{table(heads, lines)}\n\n{table(['where the engine waits', 'times per step'], where)}"
+Write = Callable[[Sequence[Tokens]], int]
+"""Function that continues texts and returns the number of tokens that it wrote."""
+
+
+def writing(name: str, who: Reader) -> dict[str, Write | None]:
+    """Return what writes with a model, or a server that has its name, in the order of the table; ``None`` if absent."""
+    base, limit = who.model.get_base_model(), 8 if effort.quick else LIMIT
+    stops = ends(who.model.config.vocab_size, who.tokenizer.eos_token_id)
+    cache = PrefixCache(base.device, base.dtype)
+    pages = PagedWriter(base, ends=stops, limit=limit)
+
+    def sampler(rows: Sequence[Tokens]) -> Sampler:
+        return Sampler([number / len(rows) for number in range(len(rows))], 1.0)
+
+    def own(rows: Sequence[Tokens]) -> int:
+        cache.clear()
+        return sum(map(len, write(base, cache, rows, sampler(rows), ends=stops, limit=limit)))
+
+    def paged(rows: Sequence[Tokens]) -> int:
+        return sum(map(len, pages.write(rows, sampler(rows))))
+
+    def batched(rows: Sequence[Tokens]) -> int:
+        writer = Writer(who.model, who.tokenizer, max_new_tokens=limit, batch_size=len(rows), ends=stops)
+        return sum(map(len, writer.write(rows, sampler(rows))))
+
+    def served(rows: Sequence[Tokens]) -> int:
+        asked = {"model": name, "max_tokens": limit, "temperature": 1.0, "stop_token_ids": stops}
+
+        def complete(row: Tokens) -> int:
+            body = json.dumps({**asked, "prompt": row, "return_token_ids": True}).encode()
+            request = urllib.request.Request(f"{effort.server}/completions", body, {"content-type": "application/json"})
+            with urllib.request.urlopen(request) as answer:
+                return len(json.load(answer)["choices"][0]["token_ids"])
+
+        with ThreadPoolExecutor(len(rows)) as clients:
+            return sum(clients.map(complete, rows))
+
+    return {
+        "own loop": own,
+        "continuous batching": paged,
+        "vLLM server": served if effort.server else None,
+        "batched `generate`": batched,
+    }
+
+
+def writers(name: str) -> Iterator[str]:
+    """Measure tokens per second of each writer with more and more texts side by side, once after a warm-up."""
+    began, numbers = clock(), (2, 4) if effort.quick else TEXTS
+    with reader(name, max(numbers), steps=1) as (who, episodes):
+        rows = [who.encoder.tokens(steps[-1].reflector.prompt, reserve=LIMIT) for steps in episodes]
+        sides = writing(name, who)
+        taken = dict.fromkeys(sides, 0.0)  # seconds of a text, warm-up included
+        lines: list[list[str]] = []
+        for number in numbers:
+            lines.append([name, str(number)])
+            for side, call in sides.items():
+                start = clock()
+                if call is None or start + number * taken[side] > began + PART_SECONDS:
+                    lines[-1].append(NOT_MEASURED)
+                    continue
+                call(rows[:number])
+                warm = clock()
+                tokens = call(rows[:number])
+                lines[-1].append(f"{tokens / (clock() - warm):.3g}")
+                taken[side] = (clock() - start) / number
+            text = table(["model", "texts", *sides], lines)
+            yield text
+    if not effort.quick:
+        publish_rows(ENGINE, "gpu_writers", lines)
+    yield text
 
 
 def planned(name: str) -> list[PlannedRun]:
@@ -309,26 +367,11 @@ def learned(name: str) -> list[Table]:
     return results(name, read_runs(finished), "GPU") if finished else []
 
 
-@contextmanager
-def waits() -> Iterator[list[warnings.WarningMessage]]:
-    """Record each operation after which Python waits for the GPU; there are none on a CPU."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("always", message="called a synchronizing")
-        if DEVICE == "cuda":
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield seen
-        finally:
-            if DEVICE == "cuda":
-                torch.cuda.set_sync_debug_mode("default")
-
-
 MODELS = ("gpt2_xl", "smollm2", "mistral_7b")
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "tests": tests,
     **{name: partial(model, name) for name in MODELS},
-    "syncs": syncs,
+    **{f"writers_{name}": partial(writers, name) for name in MODELS},
 }
 KNOWN = (*PARTS, *LEARNED)
 
@@ -345,10 +388,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(KNOWN))
     parser.add_argument("--quick", action="store_true", help="small models and few repeats, on stdout")
+    parser.add_argument("--server", metavar="URL", help="address of a vLLM server, for the parts writers_*")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.parts if name not in KNOWN]:
         parser.error(f"unknown part {unknown[0]!r}; known: {', '.join(KNOWN)}")
-    effort.quick = arguments.quick
+    effort.quick, effort.server = arguments.quick, arguments.server
     if DEVICE == "cpu" and not effort.quick:
         parser.error("torch finds no CUDA device; use --quick to try the parts on the processor")
     names = arguments.parts or (PARTS if effort.quick else KNOWN)

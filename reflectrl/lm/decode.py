@@ -20,6 +20,15 @@ from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Tokens
 
 
+def chosen(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the (N,) tokens where (N, V) logits accumulate to (N,) draws, and their log-probabilities in nats."""
+    logprobs = (logits.float() / temperature).log_softmax(-1)
+    # integers, because a GPU adds floats in varying order; in double precision a draw below 1 stays below the total
+    cumulative = (logprobs.exp().double() * 2**40).long().cumsum(-1)
+    tokens = torch.searchsorted(cumulative, (draws[:, None] * cumulative[:, -1:]).long(), right=True)
+    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
+
+
 class Sampler:
     """Sampler of next tokens, with a separate generator for each sequence, so that batching does not change samples."""
 
@@ -27,7 +36,8 @@ class Sampler:
         self._rngs = [random.Random(draw) for draw in draws]
         self._drawn: list[list[float]] = [[] for _ in draws]
         self._logprobs: list[dict[int, float]] = [{} for _ in draws]
-        self._temperature = temperature
+        self.temperature = temperature
+        """0 for the most probable tokens."""
 
     def choose(self, logits: Tensor, places: Sequence[tuple[int, int]]) -> list[int]:
         """Return one token for each row of ``logits`` (N, V): the most probable at temperature 0, else a sample.
@@ -35,14 +45,11 @@ class Sampler:
         Samples invert the cumulative distribution at the draw of the row's place, which is a sequence and the number of
         the token in its text.
         """
-        if self._temperature == 0:
+        if self.temperature == 0:
             return [int(token) for token in logits.argmax(-1).tolist()]
-        logprobs = (logits.float() / self._temperature).log_softmax(-1)
-        # integers, because a GPU adds floats in varying order; in double precision a draw below 1 stays below the total
-        cumulative = (logprobs.exp().double() * 2**40).long().cumsum(-1)
-        draws = torch.tensor([self._draw(*place) for place in places], dtype=torch.double, device=logits.device)
-        chosen = torch.searchsorted(cumulative, (draws[:, None] * cumulative[:, -1:]).long(), right=True)
-        found = torch.cat([chosen.double(), logprobs.gather(1, chosen).double()], 1).tolist()
+        draws = torch.tensor([self.draw(*place) for place in places], dtype=torch.double, device=logits.device)
+        tokens, logprobs = chosen(logits, draws, self.temperature)
+        found = torch.stack([tokens.double(), logprobs.double()], 1).tolist()
         for (sequence, number), (_, logprob) in zip(places, found, strict=True):
             self._logprobs[sequence][number] = logprob
         return [int(token) for token, _ in found]
@@ -52,9 +59,13 @@ class Sampler:
 
         Empty at temperature 0, where tokens are not sampled.
         """
-        return tuple(self._logprobs[sequence][number] for number in range(count)) if self._temperature else ()
+        return tuple(self._logprobs[sequence][number] for number in range(count)) if self.temperature else ()
 
-    def _draw(self, sequence: int, number: int) -> float:
+    def note(self, sequence: int, logprobs: Sequence[float]) -> None:
+        """Record the log-probabilities of a text that another loop sampled with these draws."""
+        self._logprobs[sequence] = dict(enumerate(logprobs))
+
+    def draw(self, sequence: int, number: int) -> float:
         """Return a sequence's draw for a token of its text; repeated calls return the same draw."""
         drawn = self._drawn[sequence]
         while len(drawn) <= number:

@@ -14,6 +14,7 @@ from reflectrl.core import Utterance
 from reflectrl.lm.decode import Sampler, write
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import in_eval_mode
+from reflectrl.lm.paged import PagedWriter, writes_in_pages
 from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Tokens
 from reflectrl.prompts import Prompt
@@ -52,7 +53,8 @@ def _without_settings(model: Any) -> Iterator[None]:
 class Writer:
     """Writes with a language model until a token ends the text.
 
-    With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed again;
+    With ``prefix_cache`` of this model, prefixes that prompts share with those of the last call are not computed again,
+    on a GPU by continuous batching of ``transformers``, which replays passes in place of launching each operation;
     without it, ``generate`` of ``transformers`` does everything, with at most ``batch_size`` prompts at a time. A text
     ends with the tokenizer's end-of-text token, or with one of ``ends``.
     """
@@ -76,9 +78,11 @@ class Writer:
         self._prefix_cache = prefix_cache
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._ends = frozenset({self.end, *ends})
+        self._paged = PagedWriter(self._base, ends=self._ends, limit=max_new_tokens)
 
     def forget(self) -> None:
         """Drop key-value states, which decide the last bits of logits: the state of a new process."""
+        self._paged.forget()
         if self._prefix_cache is not None:
             self._prefix_cache.clear()
 
@@ -88,6 +92,8 @@ class Writer:
             if self._prefix_cache is None:
                 firsts = range(0, len(rows), self._batch_size)
                 return [ids for first in firsts for ids in self._generate(rows, first, sampler)]
+            if self._base.device.type == "cuda" and writes_in_pages(self._base):
+                return self._paged.write(rows, sampler)
             return write(self._base, self._prefix_cache, rows, sampler, ends=self._ends, limit=self.max_new_tokens)
 
     @torch.no_grad()

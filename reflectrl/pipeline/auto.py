@@ -409,7 +409,7 @@ def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     """Choose the bound of RLFT, each stage of a curriculum with the same number of iterations."""
     if recipe.rlft is None:
         return
-    seconds = seconds_per_iteration(recipe, run, recipe.rlft.stages[0])
+    seconds, _ = seconds_per_iteration(recipe, run, recipe.rlft.stages[0])
     fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.stages)
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
     for number in range(len(recipe.rlft.stages)):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
@@ -48,8 +49,41 @@ def seconds_per_step(recipe: Recipe, run: RunFolder, player: Player) -> float:
     return (clock[last] - clock[first]) / (last - first)
 
 
-def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> float:
-    """Return the seconds of the second iteration of a stage of RLFT; in the first one, memory is set up."""
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a model that is trained by RLFT, without the activations, which ``rlft.micro_batch_tokens`` limits."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    states: int
+    """Keys and values of the prompts that are played side by side."""
+
+    @property
+    def text(self) -> str:
+        """All of it in GB."""
+        return ", ".join(f"{name} {size / 1e9:.3g} GB" for name, size in vars(self).items())
+
+
+def memory_of(model: Any, tokens: int, processes: int = 1) -> Memory:
+    """Return the memory in each process that plays ``tokens`` tokens side by side and shards with the others."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Memory(
+        weights=sum(weight.nbytes for weight in model.parameters()),
+        gradients=sum(weight.nbytes for weight in trained),
+        optimizer=2 * sum(weight.nbytes for weight in trained) // processes,  # AdamW's two moments
+        states=2 * config.num_hidden_layers * heads * size * model.dtype.itemsize * tokens,
+    )
+
+
+def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> tuple[float, Memory]:
+    """Return the seconds of the second iteration of a stage of RLFT, and the policy's memory.
+
+    In the first iteration, memory is set up.
+    """
     section = recipe.rlft or RLFTSection()
     stages = [replace(stage, iterations=2, success_threshold=None)]
     short = replace(section, stages=stages, validation=None, keep="last")
@@ -73,7 +107,7 @@ def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> float
             failures=Path(place),
         )
         trainer.train()
-    return clock[1] - clock[0]
+    return clock[1] - clock[0], memory_of(lm.model, section.episodes * recipe.model.max_length)
 
 
 SAMPLES, EPISODES = 200, 8
@@ -98,6 +132,8 @@ class Estimate:
     """Time of all stages, in order."""
 
     stages: tuple[StageEstimate, ...]
+    memory: Memory | None
+    """Memory of the policy in RLFT; ``None`` without RLFT."""
 
     @property
     def seconds(self) -> float:
@@ -112,7 +148,10 @@ class Estimate:
             f"{each.count * each.seconds / 60:>10.1f} min"
             for each in self.stages
         ]
-        return "\n".join([*lines, f"at most {self.seconds / 60:.1f} min; SFT and RLFT may reach a plateau earlier"])
+        lines.append(f"at most {self.seconds / 60:.1f} min; SFT and RLFT may reach a plateau earlier")
+        if self.memory is not None:
+            lines.append(f"memory of the policy in rlft, without activations: {self.memory.text}")
+        return "\n".join(lines)
 
 
 def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
@@ -135,6 +174,7 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
         )
     short = _short(recipe)
     found: list[StageEstimate] = []
+    memory: Memory | None = None
     with tempfile.TemporaryDirectory(prefix="reflectrl-") as place:
         run = RunFolder(Path(place) / "run")
 
@@ -151,12 +191,12 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
             found.append(StageEstimate(f"sft {player}", "step", trained.steps, each))
         timed("sft")
         for part in [] if recipe.rlft is None else recipe.rlft.stages:
-            each = seconds_per_iteration(recipe, run, part)
+            each, memory = seconds_per_iteration(recipe, run, part)
             found.append(StageEstimate(f"rlft {part.name}", "iteration", part.iterations, each))
         timed("rlft")
         each = timed("eval") / short.eval.episodes
         found.append(StageEstimate(STAGES[-1], "episode", recipe.eval.episodes, each))
-    return Estimate(tuple(found))
+    return Estimate(tuple(found), memory)
 
 
 def _short(recipe: Recipe) -> Recipe:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
-
 import gpu
 import pytest
+import torch
 from arms import ENGINE, LEARNING, published_rows
+from completions_server import CompletionsServer
 from engine_sides import effort
+from tiny import tokenizer
+from transformers import AutoModelForCausalLM
+
+from reflectrl.lm.adapters import add_lora
+from reflectrl.lm.section import LoraSection
+from reflectrl.pipeline.estimate import memory_of
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +34,29 @@ def test_every_model_has_its_true_shape_and_its_row_on_the_page(monkeypatch):
     assert trained == {name.removeprefix("pretrained_") for name in gpu.LEARNED}
 
 
+def test_the_memory_in_the_docs_is_that_of_the_shapes(monkeypatch):
+    monkeypatch.setattr(effort, "quick", False)
+    names = {"smollm2": "135M", "gpt2_xl": "1.5B", "mistral_7b": "7B"}
+    expected = []
+    for name, title in names.items():
+        for trained, dtype in (("all", torch.float32), ("LoRA", torch.bfloat16)):
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(gpu.shape(name), dtype=dtype)
+                model = model if trained == "all" else add_lora(model, LoraSection(r=64), [])
+            alone, *shared = (memory_of(model, 64 * 1024, processes) for processes in (1, 2, 8))
+            sizes = [
+                alone.weights,
+                alone.gradients,
+                alone.optimizer,
+                *(each.optimizer for each in shared),
+                alone.states,
+            ]
+            expected.append([f"{title}, {trained}", *(f"{size / 1e9:.2g}" for size in sizes)])
+    page = (gpu.HERE.parent / "docs" / "scaling.md").read_text()
+    found = [line.strip("|").split("|") for line in page.splitlines()]
+    assert [cells for cells in found if cells[0].startswith((*names.values(),))] == expected
+
+
 def rows(text):
     return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
 
@@ -45,22 +74,40 @@ def test_a_model_plays_and_learns_on_all_sides():
     assert all(float(cells[1]) > 0 for cells in rows(text)[-4:])  # operations a second
 
 
+@pytest.fixture
+def server(tmp_path):
+    shape = gpu.shape("smollm2")
+    AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    with CompletionsServer(tmp_path, "smollm2") as server:
+        yield server
+
+
 @pytest.mark.slow
-def test_the_operators_of_an_iteration_are_counted():
-    (text,) = gpu.syncs()
-    operators = {(side, part): int(count.replace(",", "")) for side, part, _, count in rows(text)[1:9]}
-    for side in ("batched", "ours"):
-        parts = [operators[side, part] for part in ("reflect", "act", "update")]
-        assert operators[side, "iteration"] == pytest.approx(sum(parts), abs=2)
-        assert min(parts) > 50
+def test_all_writers_are_compared(monkeypatch, server):
+    monkeypatch.setattr(effort, "server", server.url)
+    *_, text = gpu.PARTS["writers_smollm2"]()
+    heads, *found = rows(text)
+    assert heads[2:] == ["own loop", "continuous batching", "vLLM server", "batched `generate`"]
+    assert [cells[:2] for cells in found] == [["smollm2", "2"], ["smollm2", "4"]]
+    assert all(float(cell) > 0 for cells in found for cell in cells[2:])
+    assert len(server.asked) == 2 * (2 + 4)
 
 
-def test_only_warnings_of_a_wait_are_counted_as_waits():
-    with gpu.waits() as seen:
-        for _ in range(3):
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-        warnings.warn("something else", stacklevel=1)
-    assert [wait.filename for wait in seen] == [__file__] * 3
+@pytest.mark.slow
+def test_what_would_take_too_long_is_not_measured(monkeypatch):
+    monkeypatch.setattr(gpu, "PART_SECONDS", 0.0)
+    *_, text = gpu.PARTS["writers_mistral_7b"]()
+    assert {cell for cells in rows(text)[1:] for cell in cells[2:]} == {gpu.NOT_MEASURED}
+
+
+def test_all_writers_with_the_same_draws_write_equally_many_tokens():
+    with gpu.reader("smollm2", 4, steps=1) as (who, episodes):
+        who.model.float()
+        texts = [who.encoder.tokens(steps[0].reflector.prompt, reserve=8) for steps in episodes]
+        sides = gpu.writing("smollm2", who)
+        assert sides.pop("vLLM server") is None
+        assert len({call(texts) for call in sides.values()}) == 1
 
 
 def test_an_iteration_is_read_part_by_part():

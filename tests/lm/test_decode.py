@@ -127,7 +127,7 @@ def test_samples_invert_the_cumulative_distribution(temperature):
 
 def test_the_lowest_draw_is_no_token_of_probability_zero():
     class Lowest(Sampler):
-        def _draw(self, sequence, number):  # noqa: ARG002 - the lowest number that a generator may return
+        def draw(self, sequence, number):  # noqa: ARG002 - the lowest number that a generator may return
             return 0.0
 
     assert Lowest([0.5], 1.0).choose(torch.tensor([[-torch.inf, -torch.inf, 0.0, 0.0]]), [(0, 0)]) == [2]

@@ -32,6 +32,7 @@ def test_the_estimate_of_a_recipe_is_near_the_truth(tmp_path):
         *[("rlft short", 3), ("rlft long", 4), ("eval", 40)],
     ]
     assert all(each["seconds"] > 0 for each in found["stages"])
+    assert 0 < found["memory"]["weights"] == found["memory"]["gradients"] == found["memory"]["optimizer"] // 2
     estimated = sum(each["count"] * each["seconds"] for each in found["stages"])
     play_stages(recipe, tmp_path / "run")
     took = RunFolder(tmp_path / "run").seconds()
