@@ -63,7 +63,7 @@ class Collector:
         seats: Sequence[Seat],
         layout: PromptFormat,
         side_by_side: int,
-        publish: Callable[[], None],
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
         self._env = env
         self._policy = policy
