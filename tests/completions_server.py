@@ -6,12 +6,17 @@ import json
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftConfig, PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from reflectrl.lm.decode import Sampler
+from reflectrl.seats.served import SEEDS
 
 VERSION = "0.0.test"
 
@@ -20,16 +25,29 @@ class CompletionsServer:
     """A server, ``with CompletionsServer(folder) as server``, on a port of its own or, to start it again, a given one.
 
     ``server.change`` may replace any answer, such as ``lambda path, body: {**body, ...}``; a number is the status of
-    an error. ``server.asked`` are the requests for completions of token ids.
+    an error. ``server.asked`` are the requests for completions of token ids. Adapters are loaded from their files, up
+    to the rank ``max_lora_rank``, with 0 none; ``server.adapters`` are their folders by name, and ``server.loaded`` the
+    names of all that ever were.
     """
 
-    def __init__(self, folder: Path, name: str = "served", port: int = 0, max_model_len: int | None = 4096) -> None:
-        self._model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "served",
+        port: int = 0,
+        max_model_len: int | None = 4096,
+        *,
+        max_lora_rank: int = 0,
+    ) -> None:
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
         self._one = threading.Lock()
         self.name, self.max_model_len, self.folder = name, max_model_len, folder
         self.change: Callable[[str, dict[str, Any]], dict[str, Any] | int] = lambda _, body: body
         self.asked: list[dict[str, Any]] = []
+        self.max_lora_rank = max_lora_rank
+        self.adapters: dict[str, Path] = {}
+        self.loaded: list[str] = []
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,12 +55,16 @@ class CompletionsServer:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                listed = {"id": server.name, "root": str(server.folder), "max_model_len": server.max_model_len}
-                bodies = {"/v1/models": {"data": [listed]}, "/version": {"version": VERSION}}
+                listed = [{"id": server.name, "root": str(server.folder), "max_model_len": server.max_model_len}]
+                listed += [{"id": name, "root": str(root)} for name, root in server.adapters.items()]
+                bodies = {"/v1/models": {"data": listed}, "/version": {"version": VERSION}}
                 self._answer(bodies[self.path])
 
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path.endswith("_lora_adapter"):
+                    self._answer(server.exchange(self.path, **asked))
+                    return
                 if isinstance(asked["prompt"], list):
                     server.asked.append(asked)
                 self._answer(server.complete(asked))
@@ -50,6 +72,7 @@ class CompletionsServer:
             def _answer(self, body: dict[str, Any]) -> None:
                 changed = server.change(self.path, body)
                 status, body = (changed, {"error": {"message": "no"}}) if isinstance(changed, int) else (200, changed)
+                status = body.get("error", {}).get("code", status)
                 data = json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
@@ -80,11 +103,37 @@ class CompletionsServer:
         self._http.shutdown()
         self._http.server_close()
 
+    def exchange(self, path: str, lora_name: str, lora_path: str = "") -> dict[str, Any]:
+        """Load or unload an adapter, as vLLM does."""
+        if not self.max_lora_rank:
+            return _no(404, "Not Found")
+        with self._one:
+            if path == "/v1/unload_lora_adapter":
+                gone = self.adapters.pop(lora_name, None)
+                return {} if gone else _no(404, f"The lora adapter '{lora_name}' cannot be found.")
+            if lora_name in self.adapters:
+                return _no(400, f"The lora adapter '{lora_name}' has already been loaded.")
+            rank = PeftConfig.from_pretrained(lora_path).r  # type: ignore[attr-defined]
+            if rank > self.max_lora_rank:
+                return _no(400, f"LoRA rank {rank} is greater than max_lora_rank {self.max_lora_rank}.")
+            if isinstance(self._model, PeftModel):
+                self._model.load_adapter(lora_path, adapter_name=lora_name)
+            else:
+                self._model = PeftModel.from_pretrained(self._model, lora_path, adapter_name=lora_name).eval()
+            self.adapters[lora_name] = Path(lora_path)
+            self.loaded.append(lora_name)
+        return {}
+
     def complete(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Answer a request; equal seeds give equal samples, whatever else is asked at the same time."""
+        if asked["model"] not in (self.name, *self.adapters):
+            return _no(404, f"The model `{asked['model']}` does not exist.")
         prompt = asked["prompt"] if isinstance(asked["prompt"], list) else self._tokenizer(asked["prompt"])["input_ids"]
         with self._one:
-            said, logprobs = self._write(asked, list(prompt))
+            if asked["model"] in self.adapters:
+                self._model.set_adapter(asked["model"])
+            with self._model.disable_adapter() if self._plain(asked) else nullcontext():
+                said, logprobs = self._write(asked, list(prompt))
         ended = said[-1:] == asked.get("stop_token_ids")
         choice = {
             "text": self._tokenizer.decode(said, skip_special_tokens=True),
@@ -96,9 +145,12 @@ class CompletionsServer:
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(said)}
         return {"object": "text_completion", "choices": [choice], "usage": usage}
 
+    def _plain(self, asked: dict[str, Any]) -> bool:
+        return isinstance(self._model, PeftModel) and asked["model"] == self.name
+
     @torch.no_grad()
     def _write(self, asked: dict[str, Any], text: list[int]) -> tuple[list[int], list[float]]:
-        generator = torch.Generator().manual_seed(asked.get("seed", 0))
+        sampler = Sampler([asked.get("seed", 0) / SEEDS], asked["temperature"])  # that of this process
         said: list[int] = []
         logprobs: list[float] = []
         fresh, known = text, None
@@ -107,12 +159,12 @@ class CompletionsServer:
             logits, known = passed.logits[0, -1].float(), passed.past_key_values
             if allowed := asked.get("allowed_token_ids"):
                 logits = torch.full_like(logits, -torch.inf).index_copy(0, torch.tensor(allowed), logits[allowed])
-            if asked["temperature"] == 0:
-                token = int(logits.argmax())
-            else:
-                probabilities = (logits / asked["temperature"]).softmax(-1)
-                token = int(torch.multinomial(probabilities, 1, generator=generator))
+            [token] = sampler.choose(logits[None], [(0, len(said))])
             said.append(token)
             fresh = [token]
             logprobs.append(float(logits.log_softmax(-1)[token]))
         return said, logprobs
+
+
+def _no(code: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}

@@ -14,7 +14,7 @@ from cpu_fsdp import allow, ask
 from peft import LoraConfig, get_peft_model
 from remembered import played
 from safetensors.torch import save_file
-from tiny import LAYOUT, gpt2
+from tiny import LAYOUT, gpt2, language_model, tokenizer
 from tiny_rlft import Run, run, value_head
 from torch.distributed.tensor import DTensor
 
@@ -22,12 +22,16 @@ from reflectrl.config.training import Replay, Stage, Term, Terms, ThoughtTerm, V
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
+from reflectrl.endpoint.client import ChatClient
+from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.lm.load import LanguageModel
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout.record import Header
 from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats.embedders import HashingEmbedder
 from reflectrl.seats.memory import GrowingMemory
+from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
@@ -181,3 +185,18 @@ def sharded(folder: Path, *, adapters: bool) -> None:
     state = straight.trainer.learner._optimizer.optimizer.state
     assert all(isinstance(each["exp_avg"], DTensor) for each in state.values())
     train("resumed", folder / "sharded" / "checkpoint-3")
+
+
+def thinking_on(url: str, folder: Path) -> None:
+    """Train a policy with an adapter, on ``language_model("llama")``, whose thoughts a server writes."""
+    settings = LoraConfig(r=4, target_modules="all-linear", exclude_modules=["lm_head"])
+    lm = LanguageModel(get_peft_model(language_model("llama"), settings), tokenizer())
+    client = ChatClient(Endpoint(model="served", base_url=url, max_tokens=8, temperature=1.0))
+    run(
+        folder / "run",
+        lm.model,
+        reflector=None,
+        layout=PromptFormat(history=1, labels="letters", action_mode="thought_choice"),
+        server=PolicyServer(client, folder / "adapters", lm),
+        max_completion_length=8,
+    ).train()

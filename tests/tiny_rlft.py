@@ -20,6 +20,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player
 from reflectrl.rollout.iteration import Iteration
+from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat
 from reflectrl.training.config import ReflectRLConfig
@@ -99,6 +100,7 @@ def run(
     stop: Stop | None = None,
     failures: Path | None = None,
     optimizer: MakeOptimizer = adamw,
+    server: PolicyServer | None = None,
     **options: Any,
 ) -> Run:
     """Return a run that is ready to train; the expert reflects unless another player is given.
@@ -128,5 +130,6 @@ def run(
         stop=stop,
         failures=failures,
         optimizer=optimizer,
+        server=server,
     )
     return Run(trainer, model, iterations, fresh)

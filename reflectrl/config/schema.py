@@ -363,6 +363,21 @@ class Recipe(Section):
                 "players.policy has settings of what a policy writes, but with prompt.action_mode=enumerated it writes "
                 "nothing; remove max_new_tokens and temperature, or set prompt.action_mode to another"
             )
+        if policy.server is not None:
+            needs = {
+                "another prompt.action_mode than enumerated, which writes nothing": writes,
+                "model.lora, whose adapter a server is given before each rollout; all weights would take too long": (
+                    self.model.lora is not None
+                ),
+                "prompt.labels=letters or numbers, since servers take no adapter with new tokens": (
+                    self.prompt.labels != "added"
+                ),
+                "model.images=false": not self.model.images,
+                "players.reflector.trained=false": not self.players.reflector.trained,
+                "its base_url, an address such as http://127.0.0.1:8000/v1": policy.server.base_url is not None,
+            }
+            if missing := [need for need, there in needs.items() if not there]:
+                raise ValueError(f"players.policy.server needs {'; '.join(missing)}: set these, or remove it")
         reflects = self.players.reflector.player != "none"
         thinks = self.prompt.action_mode in THOUGHTS
         if self.data.misread and (reflects or not thinks):

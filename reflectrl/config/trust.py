@@ -172,7 +172,7 @@ def wishes(recipe: Recipe, given: Collection[str] | None = ()) -> Iterator[Wish]
     for where, section, name, value in _values(recipe, ""):
         kind = kind_of(type(section), name)
         if isinstance(value, Endpoint):
-            yield from _of_endpoint(value) if _is_asked(section, recipe) else ()
+            yield from _of_endpoint(value) if _is_asked(section, name, recipe) else ()
         elif kind is None and not _is_number(value) and value != _default(section, name):
             yield Wish(f"set {where}, which is not known to be harmless")
         elif kind == "env" and given is not None and ":" in value:
@@ -254,15 +254,15 @@ def _is_path(word: str) -> bool:
 
 def asked_endpoints(recipe: Recipe) -> Iterator[str]:
     """Yield the dotted key of each chat endpoint that the stages of a recipe are going to ask."""
-    for key, section, _, value in _values(recipe, ""):
-        if isinstance(value, Endpoint) and _is_asked(section, recipe):
+    for key, section, name, value in _values(recipe, ""):
+        if isinstance(value, Endpoint) and _is_asked(section, name, recipe):
             yield key
 
 
-def _is_asked(section: Any, recipe: Recipe) -> bool:
-    """Return whether the endpoint of a section is going to be asked, so far as its section or ``eval`` says."""
+def _is_asked(section: Any, name: str, recipe: Recipe) -> bool:
+    """Return whether the endpoint ``name`` of a section is going to be asked, so far as the recipe says."""
     if isinstance(section, PolicyPlayerSection):
-        return "remote" in recipe.eval.policies
+        return recipe.rlft is not None if name == "server" else "remote" in recipe.eval.policies
     said = [getattr(section, name) for name in ("player", "teacher", "writer") if hasattr(section, name)]
     return not said or not {"remote", "server", "openai"}.isdisjoint(said)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from reflectrl.config.schema import Recipe
 from reflectrl.core.run_files import DATASET
 from reflectrl.prompts.format import WRITTEN_ACTIONS
+from reflectrl.seats.base import unused_by_server
 
 
 def _unused_by_players(recipe: Recipe) -> Iterator[str]:
@@ -14,6 +15,8 @@ def _unused_by_players(recipe: Recipe) -> Iterator[str]:
         yield from section.unused(f"players.{kind.role.name}")
     if recipe.eval.memory is not None:
         yield from recipe.eval.memory.unused("eval.memory")
+    if recipe.players.policy.server is not None:
+        yield from unused_by_server(recipe.players.policy.server, "players.policy.server")
     trials, remembers = recipe.eval.trials, recipe.players.memory or recipe.eval.memory
     if trials is not None and remembers is None and trials.begin_with != "nothing":
         yield "eval.trials.begin_with: it is what a memory begins with, but the recipe has none; add eval.memory."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from reflectrl.core.types import Image
 
@@ -55,11 +56,19 @@ class TokenPrompt(Messages):
         seed: seed of the reply's sampling, below 2**53.
         allowed: the tokens of which the reply is one; empty for a reply of any tokens.
         logprobs: whether to ask for the log-probabilities of the reply's tokens.
+        more: further fields of the request, which replace those of the endpoint.
 
     """
 
     def __init__(
-        self, ids: Sequence[int], *, end: int, seed: int = 0, allowed: Sequence[int] = (), logprobs: bool = False
+        self,
+        ids: Sequence[int],
+        *,
+        end: int,
+        seed: int = 0,
+        allowed: Sequence[int] = (),
+        logprobs: bool = False,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__([{"role": "tokens", "content": " ".join(map(str, ids))}])
         self.ids = tuple(ids)
@@ -67,6 +76,7 @@ class TokenPrompt(Messages):
         self.seed = seed
         self.allowed = tuple(allowed)
         self.logprobs = logprobs
+        self.more = dict(more or {})
 
 
 def asked_again(chat: Messages, reply: str, complaint: str) -> Messages:

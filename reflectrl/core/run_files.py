@@ -1,8 +1,8 @@
 """Files of a run folder: its stages, and the names of its files and folders, relative to it.
 
 runs/<name>/  recipe.yaml  stages.json  calls/  dataset/  data/  sft/  base/  reflector/  policy-sft/  policy/
-              reflector-rlft/  checkpoints/  failures/  trackers/  trajectories/  metrics.jsonl  throughput.jsonl
-              ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html
+              reflector-rlft/  checkpoints/  adapters/  failures/  trackers/  trajectories/  metrics.jsonl
+              throughput.jsonl  ratings.jsonl  memory.jsonl  eval.jsonl  trials.jsonl  report.html
 
 No other module writes these names out.
 """
@@ -57,6 +57,8 @@ TRIALS = "trials.jsonl"
 """``TrialRow`` lines of an evaluation with trials."""
 FAILURES = "failures"
 """Folder of batches whose loss was not finite."""
+ADAPTERS = "adapters"
+"""Folder of the adapter that a policy's server has at present, during RLFT."""
 TRACKERS = "trackers"
 REPORT = "report.html"
 

@@ -291,6 +291,17 @@ async def version(api: openai.AsyncOpenAI) -> str:
     return str(told.get("version", "")) if isinstance(told, dict) else ""
 
 
+async def exchange_adapter(api: openai.AsyncOpenAI, folder: str, name: str | None) -> None:
+    """Let vLLM load the adapter ``name`` in ``folder``, if any, and drop all others that it has from there."""
+    listed: Any = await api.get("/models", cast_to=object)
+    if name is not None:
+        asked = {"lora_name": name, "lora_path": f"{folder}/{name}"}
+        await api.post("/load_lora_adapter", cast_to=object, body=asked)
+    for each in listed["data"]:
+        if str(each.get("root") or "").startswith(f"{folder}/"):
+            await api.post("/unload_lora_adapter", cast_to=object, body={"lora_name": each["id"]})
+
+
 class Api:
     """Sends requests to one endpoint; each has a deadline for the whole reply.
 

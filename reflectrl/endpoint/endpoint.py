@@ -210,6 +210,7 @@ class Endpoint:
             **({"seed": text.seed} if self.is_sampled else {}),
             **({"allowed_token_ids": list(text.allowed)} if text.allowed else {}),
             **({"logprobs": 0} if text.logprobs else {}),
+            **text.more,
         }
 
     def digest(self, chat: Messages, draw: str = "") -> str:

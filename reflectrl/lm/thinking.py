@@ -11,8 +11,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, islice
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,12 +24,29 @@ from reflectrl.lm.head import in_eval_mode
 from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.policy import LMPolicy, Part, Scores, parts
 from reflectrl.lm.prefix_cache import PrefixCache
-from reflectrl.lm.sequences import Tokens, padded
+from reflectrl.lm.sequences import Inputs, Tokens, padded, split
 from reflectrl.lm.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import answer_text, index_of, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
 from reflectrl.prompts.views import MenuView
+
+SCORED_TOKENS = 4096
+"""Most tokens of a pass over texts that a server has written."""
+
+
+class TextServer(Protocol):
+    """Protocol of a server that writes in place of a policy's model, with the same weights."""
+
+    def write(
+        self, rows: Sequence[Tokens], draws: Sequence[float], temperature: float
+    ) -> list[tuple[list[int], list[float]]]:
+        """Return after each row the ids of a text, at most as many as the policy's, without the token that ends it.
+
+        With them come the log-probabilities, in nats and without the temperature, of these tokens and the one that
+        ended the text. A text depends on the row and its draw alone.
+        """
+        ...
 
 
 class WritingPolicy(LMPolicy):
@@ -45,18 +62,27 @@ class WritingPolicy(LMPolicy):
         temperature: float,
         greedy: bool = False,
         prefix_cache: PrefixCache | None = None,
+        server: TextServer | None = None,
     ) -> None:
-        """Act with ``model``, whose texts have at most ``max_new_tokens`` tokens, sampled at ``temperature``."""
+        """Act with ``model``, whose texts have at most ``max_new_tokens`` tokens, sampled at ``temperature``.
+
+        ``server`` writes them in its place, with the same weights. They keep the log-probabilities that ``model`` gives
+        them in a pass over the finished texts, so the updates need no weights for how differently a server rounds.
+        """
         super().__init__(model, encoder, greedy=greedy, prefix_cache=prefix_cache)
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._writer = Writer(model, tokenizer, max_new_tokens=max_new_tokens, prefix_cache=prefix_cache)
         self._after = self._cue()
+        self._server = server
+        self.gaps: list[float] = []
+        """Absolute differences of a server's log-probabilities and the model's, one for each token since ``forget``."""
 
     def forget(self) -> None:
         """Drop all cached states: the weights have changed."""
         super().forget()
         self._writer.forget()
+        self.gaps.clear()
 
     @torch.no_grad()
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:
@@ -64,9 +90,7 @@ class WritingPolicy(LMPolicy):
         prompts = self._prompts(views)
         with in_eval_mode(self._model):
             values = self._values(prompts)
-            sampler = Sampler(draws, 0.0 if self._greedy else self._temperature)
-            texts = self._writer.write(prompts, sampler)
-            written = [self._written(ids, sampler, number) for number, ids in enumerate(texts)]
+            written = self._texts(prompts, draws)
             rows = [self._row(prompt, text) for prompt, text in zip(prompts, written, strict=True)]
             decisions = self._decide_after(views, rows, written, [_second(draw) for draw in draws])
         return [replace(decision, value=value) for decision, value in zip(decisions, values, strict=True)]
@@ -90,19 +114,11 @@ class WritingPolicy(LMPolicy):
         texts = [text_of(decision) for decision in part.decisions]
         inputs = padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
-        places, firsts = self._places(texts, inputs.last)
-        logits, values, words = (self._model if model is None else model)(
-            input_ids=inputs.input_ids,
-            choice_ids=batch.choice_ids,
-            last=inputs.last,
-            written=places,
-            firsts=firsts,
-            **inputs.extra,
+        logits, values, words = self._read_texts(
+            self._model if model is None else model, inputs, batch.choice_ids, texts
         )
         vocabulary = (words.float() / self._temperature).log_softmax(-1)
-        ids = torch.tensor([token for text in texts for token in text.ids], device=places.device)
-        logprobs = vocabulary.gather(1, ids[:, None])[:, 0]
-        return self._scores(part, batch, logits, values, _Tokens(texts, logprobs, vocabulary))
+        return self._scores(part, batch, logits, values, _Tokens(texts, _chosen(vocabulary, texts), vocabulary))
 
     def to_imitate(self, prompt: Prompt, thought: str, action: str) -> tuple[Tokens, Tokens, int] | None:
         """Return the tokens of a prompt, those of a text with a given thought, and how many of these are the thought.
@@ -140,11 +156,50 @@ class WritingPolicy(LMPolicy):
         firsts = torch.tensor([0, *accumulate(counts[:-1])], device=last.device)
         return repeated - torch.tensor(before, device=last.device), firsts
 
-    def _written(self, ids: Sequence[int], sampler: Sampler, number: int) -> Written:
-        """Return a sampled text, with the token that ended it unless it was truncated."""
+    def _texts(self, prompts: Sequence[Tokens], draws: Sequence[float]) -> list[Written]:
+        """Write a text after each prompt, here or on the server."""
+        temperature = 0.0 if self._greedy else self._temperature
+        if self._server is not None:
+            said = self._server.write(prompts, draws, temperature)
+            return self._scored(prompts, [self._whole(ids) for ids, _ in said], [theirs for _, theirs in said])
+        sampler = Sampler(draws, temperature)
+        texts = [self._whole(ids) for ids in self._writer.write(prompts, sampler)]
+        return [replace(text, logprobs=sampler.logprobs(n, len(text.ids))) for n, text in enumerate(texts)]
+
+    def _whole(self, ids: Sequence[int]) -> Written:
+        """Return a text with the token that ended it, unless it was truncated, and without log-probabilities."""
         whole = (*ids, self._writer.end) if len(ids) < self._writer.max_new_tokens else (*ids,)
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return Written(text, whole, sampler.logprobs(number, len(whole)), len(whole))
+        return Written(self._tokenizer.decode(ids, skip_special_tokens=True), whole, (), len(whole))
+
+    def _scored(
+        self, prompts: Sequence[Tokens], texts: Sequence[Written], theirs: Sequence[Sequence[float]]
+    ) -> list[Written]:
+        """Return a server's texts with the model's log-probabilities, and note how far ``theirs`` are from these."""
+        rows = [self._row(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        scored = [*texts]
+        for indices in split(rows, tokens=SCORED_TOKENS, trees=False):
+            inputs, part = padded([rows[n] for n in indices], self._base.device), [texts[n] for n in indices]
+            *_, words = self._read_texts(self._model, inputs, inputs.input_ids.new_zeros(1), part)
+            at = (1.0, self._temperature)
+            plain, ours = (iter(_chosen((words.float() / each).log_softmax(-1), part).tolist()) for each in at)
+            for index, text in zip(indices, part, strict=True):
+                told = zip(theirs[index], list(islice(plain, len(text.ids))), strict=False)
+                self.gaps += [abs(one - other) for one, other in told]
+                logprobs = tuple(islice(ours, len(text.ids)))
+                scored[index] = replace(text, logprobs=() if self._greedy else logprobs)
+        return scored
+
+    def _read_texts(self, model: Any, inputs: Inputs, choice_ids: Tensor, texts: Sequence[Written]) -> Any:
+        """Return (N, A) logits of labels, (N,) values, and (M, V) logits of the tokens of texts in ``inputs``."""
+        places, firsts = self._places(texts, inputs.last)
+        return model(
+            input_ids=inputs.input_ids,
+            choice_ids=choice_ids,
+            last=inputs.last,
+            written=places,
+            firsts=firsts,
+            **inputs.extra,
+        )
 
     def _values(self, prompts: Sequence[Tokens]) -> list[float]:
         """Return the (N,) values of the states that ``prompts`` show; the prefixes of these are then cached."""
@@ -288,6 +343,7 @@ def writing_policy(
     temperature: float,
     greedy: bool = False,
     prefix_cache: PrefixCache | None = None,
+    server: TextServer | None = None,
 ) -> WritingPolicy:
     """Return the policy of an action mode that writes text; see ``WritingPolicy``."""
     kind = ThinkingPolicy if mode == "thought_choice" else partial(TextPolicy, mode)
@@ -299,6 +355,7 @@ def writing_policy(
         temperature=temperature,
         greedy=greedy,
         prefix_cache=prefix_cache,
+        server=server,
     )
 
 
@@ -314,6 +371,12 @@ def text_of(decision: Decision) -> Written:
     if decision.choice.written is None:
         raise ValueError("a decision of a policy that writes nothing was given to one that does")
     return decision.choice.written
+
+
+def _chosen(vocabulary: Tensor, texts: Sequence[Written]) -> Tensor:
+    """Return the (M,) log-probabilities of the tokens of texts from those of the whole vocabulary, (M, V)."""
+    ids = torch.tensor([token for text in texts for token in text.ids], device=vocabulary.device)
+    return vocabulary.gather(1, ids[:, None])[:, 0]
 
 
 def having_written(text: Written, decision: Decision) -> Decision:

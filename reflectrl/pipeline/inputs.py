@@ -22,8 +22,8 @@ _READS: Mapping[str, tuple[str, ...]] = {
         "model.images",  # rows show pictures to such a model
     ),
     "sft": ("model", "reflector_model", "sft", "players.policy.max_new_tokens"),
-    "rlft": ("rlft", "players.policy.temperature"),
-    "eval": ("eval", "players.policy"),
+    "rlft": ("rlft", "players.policy.temperature", "players.policy.server"),
+    "eval": ("eval", "players.policy.endpoint"),
 }
 """The parts of the recipe that each stage reads, besides those of the stages before it, its seats' and its own of
 ``_also_read``."""
@@ -32,10 +32,11 @@ _NEUTRAL = (
     "eval.batch_size",
     *(f"rlft.{key}" for key in ("batch_size", "micro_batch_tokens", "save_every", "record_episodes")),
     *(
-        f".endpoint.{key}"
+        f".{at}.{key}"
+        for at in ("endpoint", "server")
         for key in ("replicas", "timeout_s", "max_attempts", "max_rejected", "api_key_env", "backoff_s", "notice_s")
     ),
-    *(f".endpoint.price{key}" for key in ("", ".prompt", ".completion", ".cached")),
+    *(f".{at}.price{key}" for at in ("endpoint", "server") for key in ("", ".prompt", ".completion", ".cached")),
 )
 """Last parts of keys that affect no result, or only its rounding: calls to an endpoint, its prices, trackers, how much
 is computed at once, and which files are kept. They may change between a kill and the next start."""
@@ -59,6 +60,7 @@ def _addresses(recipe: Recipe) -> Iterator[str]:
     """Yield the keys of the addresses at which models are served, as which one it is, is checked there."""
     served = (kind.role.name for kind, section in recipe.players.frozen if section.kind == SERVER)
     yield from (f"players.{role}.endpoint.base_url" for role in served)
+    yield "players.policy.server.base_url"
 
 
 def _read(recipe: Recipe, stage: str) -> list[str]:

@@ -20,6 +20,9 @@ from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.launch import is_main_process, process_count
 from reflectrl.seats.base import SERVER
 
+POLICY_SERVER = "policy-server"
+"""Role under which the server of the policy's texts is asked."""
+
 
 def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: Spending) -> None:
     """Check what ``stages`` will need, so that nothing is done or paid for in vain; the run folder is left as it is.
@@ -112,18 +115,23 @@ def _check_endpoints(recipe: Recipe, run: RunFolder, stages: Sequence[str], max_
     account = open_account(recipe, run.path, max_cost)
     for role, endpoint in asked.items():
         ChatClient(endpoint, Journal(run / CALLS / role, read_only=True), account)
-    _check_servers(recipe, run, asked)
+    if any(seat.kind == SERVER for _, seat in recipe.players.frozen) or POLICY_SERVER in asked:
+        _check_servers(recipe, run, asked)
 
 
 def _check_servers(recipe: Recipe, run: RunFolder, asked: Collection[str]) -> None:
     """Check the servers of the roles ``asked`` whose models are there; a reflector is not before sft."""
+    from reflectrl.lm.load import BUILTIN, without_weights  # torch takes seconds to import
+    from reflectrl.pipeline.team import Team
+
     for kind, seat in recipe.players.frozen:
         role = kind.role.name
         if seat.kind == SERVER and role in asked and (role != "reflector" or (run / REFLECTOR).is_dir()):
-            from reflectrl.pipeline.team import Team
             from reflectrl.seats.served import served
 
             served(seat, Team(recipe, run, replies="reuse"), role)
+    if POLICY_SERVER in asked and recipe.model.name != BUILTIN:
+        Team(recipe, run, replies="reuse").policy_server(without_weights(recipe.model.name, recipe.model))
 
 
 def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, Endpoint]]:
@@ -136,6 +144,8 @@ def _asked(recipe: Recipe, run: RunFolder, stage: str) -> Iterator[tuple[str, En
             yield "writer", section.endpoint
         if recipe.data.teacher == "openai":
             yield "teacher", recipe.data.endpoint
+    if stage == "rlft" and players.policy.server is not None:
+        yield POLICY_SERVER, players.policy.server
     if stage == "eval":
         if "remote" in policies:
             yield "policy", players.policy.endpoint

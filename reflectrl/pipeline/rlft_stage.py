@@ -275,6 +275,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             seats=run_players.training_seats(reflector, from_start=checkpoint is None),
             layout=run_players.layout,
             labels=run_players.labels,
+            server=run_players.policy_server(lm),
             on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
             stop=stop,
             failures=run / FAILURES,

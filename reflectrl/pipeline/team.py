@@ -20,6 +20,7 @@ from reflectrl.config.evaluation import ReflectorSection
 from reflectrl.config.spending import eval_role
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.run_files import (
+    ADAPTERS,
     BASE,
     BASE_REFLECTOR,
     CALLS,
@@ -50,7 +51,7 @@ from reflectrl.lm.section import ModelSection
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.launch import process_count, process_rank
+from reflectrl.pipeline.launch import is_main_process, process_count, process_rank
 from reflectrl.pipeline.preflight import reflector_recipe
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.players import Player, Policy
@@ -63,8 +64,10 @@ from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy, RemotePolicy
 from reflectrl.seats.own import own_seat
+from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ReflectorPlayerSection, RemoteReflector, ScriptedReflector
 from reflectrl.seats.reflector import make as make_reflector
+from reflectrl.seats.served import check_servers
 from reflectrl.seats.table import Seat, acting
 
 Replies: TypeAlias = Literal["keep", "reuse", "forget"]
@@ -258,6 +261,25 @@ class Team:
             greedy=greedy,
             prefix_cache=prefix_cache,
         )
+
+    def policy_server(self, lm: LanguageModel) -> PolicyServer | None:
+        """Return the server that writes the texts of the policy ``lm`` in RLFT, if there is one, after a check of it.
+
+        Replies are not kept: the next iteration has other weights.
+
+        Raises:
+            InvalidInput: as ``check_servers`` does.
+
+        """
+        section, folder = self.recipe.players.policy, (self.run / ADAPTERS).resolve()
+        if section.server is None:
+            return None
+        endpoint = replace(section.server, max_tokens=section.max_new_tokens, temperature=section.temperature)
+        self._clients.append(client := ChatClient(endpoint, Journal(), self._account))
+        servers = check_servers(client, FrozenModel(lm, self.recipe.model.max_length))
+        if is_main_process():
+            Journal(self.run / CALLS / "policy", read_only=self._replies != "keep").add_servers(servers)
+        return PolicyServer(client, folder, lm)
 
     def plain_policy(self, name: str) -> Policy:
         """Return a policy without a local model: ``random``, ``expert`` or ``remote``."""

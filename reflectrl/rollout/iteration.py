@@ -59,7 +59,8 @@ class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     """Learning rate of the policy at the last update."""
     logprob_gap: float = metric("update/logprob_gap", low=0.0)
     """Mean absolute difference in nats between the log-probabilities in the rollout and those recomputed for the first
-    minibatch before any update."""
+    minibatch before any update; of a policy that writes on a server, between the server's and this process's, over the
+    tokens."""
     entropy_coef: float | None = metric("update/entropy_coef", "Entropy coefficient", low=0.0)
     """Coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
     entropy_uniform: float | None = metric("rollout/entropy_uniform", low=0.0, default=None)

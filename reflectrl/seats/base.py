@@ -71,9 +71,7 @@ class SeatSection(Section):
     def unused(self, at: str) -> Iterator[str]:
         """Yield a line for each setting that has no effect: its dotted key, which begins with ``at``, and the cure."""
         if self.kind == SERVER and (endpoint := getattr(self, "endpoint", None)) is not None:
-            for name in ("temperature", "max_tokens"):
-                if getattr(endpoint, name) != getattr(Endpoint(), name):
-                    yield f"{at}.endpoint.{name}: player server writes as local does, with its settings; remove it."
+            yield from unused_by_server(endpoint, f"{at}.endpoint")
         for name, kinds in self.used_by.items():
             if self.kind not in kinds and getattr(self, name) != type(self).model_fields[name].default:
                 used = f"{at}.{name}: it is used by player {' or '.join(kinds)}"
@@ -101,6 +99,13 @@ class SeatSection(Section):
         """Return the files and folders outside of the run that the player reads."""
         model = getattr(self, "model", None)
         return [model.name] if isinstance(model, ModelSection) and is_gguf(model.name) else []
+
+
+def unused_by_server(endpoint: Endpoint, at: str) -> Iterator[str]:
+    """Yield a line for each setting of ``endpoint`` that has no effect where a server continues token ids."""
+    for name in ("temperature", "max_tokens"):
+        if getattr(endpoint, name) != getattr(Endpoint(), name):
+            yield f"{at}.{name}: a server writes as this process would, with the player's own settings; remove it."
 
 
 def need_remote(player: str, *, images: bool) -> None:

@@ -29,6 +29,9 @@ class PolicyPlayerSection(Section):
     """Temperature at which it is sampled and scored."""
     endpoint: Endpoint = Endpoint()
     """Chat endpoint of the policy ``remote``, which answers with a label."""
+    server: Endpoint | None = None
+    """Server that writes the text in RLFT in place of this process: vLLM with the policy's base as ``model``, which is
+    given the adapter before each rollout, by a path in the run folder. Absent: this process writes."""
 
 
 class RandomPolicy:

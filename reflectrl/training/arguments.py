@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import pstdev
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from reflectrl.lm.reflecting import ReflectingPolicy, reflects
 from reflectrl.lm.reuse import prefix_cache_for
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.seeding import seeded
-from reflectrl.lm.thinking import writing_policy
+from reflectrl.lm.thinking import TextServer, writing_policy
 from reflectrl.lm.tokenizer import end_with_text, label_ids
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
@@ -36,9 +36,11 @@ from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode, check_menus
 from reflectrl.prompts.players import Player
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy
+from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.table import Seat, check_roles
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.sharding import check_launch
+from reflectrl.training.learner import numbers_of_ranks
+from reflectrl.training.sharding import check_launch, whole_weights
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
@@ -146,7 +148,12 @@ def layout_and_labels(
 
 
 def trainable_policy(
-    lm: LanguageModel, labels: Sequence[str], args: ReflectRLConfig, action_mode: ActionMode, accelerator: Accelerator
+    lm: LanguageModel,
+    labels: Sequence[str],
+    args: ReflectRLConfig,
+    action_mode: ActionMode,
+    accelerator: Accelerator,
+    server: TextServer | None = None,
 ) -> TrainablePolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head and, if needed, a value head.
 
@@ -189,6 +196,7 @@ def trainable_policy(
             max_new_tokens=args.max_completion_length,
             temperature=args.temperature,
             prefix_cache=cache,
+            server=server,
         )
     else:
         policy = LMPolicy(lm.model, encoder, prefix_cache=cache)
@@ -203,6 +211,19 @@ def trainable_policy(
         temperature=args.reflection_temperature,
         caches=(other, cache),
     )
+
+
+def publisher(server: PolicyServer | None, lm: LanguageModel, accelerator: Accelerator) -> Callable[[], None]:
+    """Return a function, for all processes to call, that gives the policy's server, if it has one, its weights."""
+    if server is None:
+        return lambda: None
+    server.run = int(numbers_of_ranks(accelerator, [server.run])[0][0])  # the main process's, for all
+
+    def publish() -> None:
+        server.publish(whole_weights(lm.model), main=accelerator.is_main_process)
+        accelerator.wait_for_everyone()
+
+    return publish
 
 
 def _check_reflecting(args: ReflectRLConfig, action_mode: ActionMode, processes: int) -> None:

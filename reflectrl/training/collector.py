@@ -51,6 +51,7 @@ class Collector:
         seats: the frozen players.
         layout: layout of the prompts.
         side_by_side: number of environments, in which episodes are played in parallel.
+        publish: called before the policy plays with other weights.
 
     """
 
@@ -62,6 +63,7 @@ class Collector:
         seats: Sequence[Seat],
         layout: PromptFormat,
         side_by_side: int,
+        publish: Callable[[], None] = lambda: None,
     ) -> None:
         self._env = env
         self._policy = policy
@@ -69,6 +71,7 @@ class Collector:
         self._seats = seats
         self._layout = layout
         self._side_by_side = side_by_side
+        self._publish = publish
         self._begun: list[Pending | Local] = []  # pending resets of the next episodes
         self.envs: Sequence[NatLangEnv] = ()
         """Environments of the stage; empty between stages."""
@@ -87,6 +90,7 @@ class Collector:
         """Play training episodes, with the resets of ``begin_ahead``, if any; return them without dropped episodes."""
         begun, self._begun = self._begun, []
         self.forget()
+        self._publish()
         with gathered(self._model):
             return rollout(
                 self.envs,
@@ -106,6 +110,7 @@ class Collector:
         """Play validation episodes; return them without dropped ones. Pending resets are discarded."""
         self._begun = []
         self.forget()
+        self._publish()
         policy = self._policy.greedy() if greedy else self._policy
         with gathered(self._model):
             return rollout(self.envs, episodes, policy=policy, seats=acting(self._seats), layout=self._layout)

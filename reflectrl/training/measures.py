@@ -110,6 +110,7 @@ class Measures:
 
         ``weights`` of the episodes are for success, return and length; the other fields describe what was played.
         """
+        served = self._policy.gaps if isinstance(self._policy, WritingPolicy) else []
         loss, kl, clipped = (_mean(column) for column in zip(*self.updates or [(0.0,) * 3], strict=True))
         return {
             **episode_metrics(fresh).means,
@@ -117,7 +118,7 @@ class Measures:
             **thought_means(fresh),
             **{"loss": loss, "kl": kl, "clipped": clipped},
             **_of_menus_and_novelty(fresh),
-            **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(self.gaps or [0.0])},
+            **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(served or self.gaps or [0.0])},
             **self.divergences.means(),
             **{name: value for kind in SEATS for name, value in kind.measure(fresh).items()},
             **self._truncated(fresh),

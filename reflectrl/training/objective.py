@@ -53,17 +53,33 @@ class Objective:
         return cls(settings.update, settings.value, entropy, settings.terms.kl)
 
 
-def check_gap(update: Reinforce | PPO, gap: float) -> None:
+MAX_SERVED_GAP = 0.05
+"""Maximum mean gap of a token's log-probability between a server and this process, in nats; see ``check_gap``."""
+
+
+def check_gap(update: Reinforce | PPO, gap: float, *, served: bool = False) -> None:
     """Check that rounding errors are small compared to PPO's clip range, for several updates per iteration.
+
+    A server's log-probabilities only tell whether it has the policy's weights: updates use this process's.
 
     Args:
         update: how the policy is updated.
         gap: mean absolute difference in nats of the log-probabilities in the rollout and before the first update.
+        served: whether a server wrote; ``gap`` is then that of its tokens.
 
     Raises:
-        WorkFailed: the gap is larger than the fraction ``MAX_GAP`` of the clip range.
+        WorkFailed: the gap is larger than the fraction ``MAX_GAP`` of the clip range, or ``MAX_SERVED_GAP``.
 
     """
+    if served:
+        if gap > MAX_SERVED_GAP:
+            raise WorkFailed(
+                f"the log-probabilities of a token by the policy's server and by this process differ by {gap:.2g} on "
+                f"average; expected at most {MAX_SERVED_GAP:g}, so the server does not have these weights, computes in "
+                "another dtype or has another --logprobs-mode than raw_logprobs: serve the base of model.name with "
+                "the --dtype of model.dtype, then continue (the same command)."
+            )
+        return
     if update.num_iterations * update.num_minibatches > 1 and gap > MAX_GAP * update.epsilon:
         raise WorkFailed(
             f"the log-probabilities at play and before the first update of an iteration differ by {gap:.2g} on "

@@ -36,6 +36,7 @@ from reflectrl.rollout import Episode
 from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.results import Validated
 from reflectrl.rollout.thoughts import known
+from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.table import Seat, reflecting
 from reflectrl.training.arguments import (
     accelerator_for,
@@ -43,6 +44,7 @@ from reflectrl.training.arguments import (
     frozen_reflector,
     language_model,
     layout_and_labels,
+    publisher,
     suited_args,
     trainable_policy,
 )
@@ -113,6 +115,7 @@ class ReflectRLTrainer:
         layout: layout of the prompts; a default layout with the environment's instructions if absent.
         labels: all menu labels; those of the longest menu of all stages if absent.
         peft_config: adapters to train instead of all weights.
+        server: writes the policy's texts in place of its model, which has adapters.
         optimizer: makes the optimizer from groups of parameters and ``lr``, such as ``torch.optim.SGD``.
         on_iteration: called with each iteration's record and fresh episodes, on the main process only.
         stop: request to stop; training then writes a checkpoint after the current iteration and ends, on all processes.
@@ -135,6 +138,7 @@ class ReflectRLTrainer:
         layout: PromptFormat | None = None,
         labels: Sequence[str] | None = None,
         peft_config: PeftConfig | None = None,
+        server: PolicyServer | None = None,
         optimizer: MakeOptimizer = adamw,
         on_iteration: Callable[[Iteration, Sequence[Trajectory]], None] | None = None,
         stop: Stop | None = None,
@@ -148,7 +152,7 @@ class ReflectRLTrainer:
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
         check_sharding(self.accelerator, lm)
-        self.policy = trainable_policy(lm, labels, args, layout.action_mode, self.accelerator)
+        self.policy = trainable_policy(lm, labels, args, layout.action_mode, self.accelerator, server)
         self.seats = (*reflecting(frozen_reflector(reflector, args, self.accelerator.device)), *seats)
         check_seats(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
@@ -170,7 +174,9 @@ class ReflectRLTrainer:
             self.validator = Validator(args.validation, kept, args.seed, share, args.episodes * processes)
         self.imitation = Imitation(args.terms.sft_thought, self.policy, layout)
         side_by_side = min(args.batch_size or args.episodes, args.episodes)
-        self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side)
+        self._server = server
+        publish = publisher(server, lm, self.accelerator)
+        self._collector = Collector(env, self.policy, lm.model, self.seats, layout, side_by_side, publish)
         self._on_iteration = on_iteration
         self._stop = stop or Stop()
         self._failures = failures or Path(args.output_dir) / "failures"
@@ -227,6 +233,8 @@ class ReflectRLTrainer:
             if self.validator is not None:
                 self.validator.load_best()
         self._collector.forget()  # later rollouts use the final weights
+        if self._server is not None and main:
+            self._server.withdraw()
 
     def save_model(self, folder: str | Path) -> None:
         """Save the policy and its tokenizer as an ordinary model folder; the main process does, and all call it."""
@@ -404,7 +412,7 @@ class ReflectRLTrainer:
             validation_by_group={},
             **known({name: sum(column) / len(column) for name, column in zip(local, measured, strict=True)}),
         )
-        check_gap(self.args.update, done.logprob_gap)
+        check_gap(self.args.update, done.logprob_gap, served=self._server is not None)
         return done
 
     def _end_stage(self) -> None:

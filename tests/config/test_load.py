@@ -402,6 +402,11 @@ BESIDE = [
     ),
     ("vtifa/nano", "players.rater.include_actions=false", "players.rater.player is rule"),
     ("vtifa/nano_endpoint", "players.rater.accuracy=0.5", "used by player rule, but players.rater.player is remote"),
+    (
+        "smollm2/number_line_server_thoughts",
+        "players.policy.server.temperature=1",
+        "policy.server.temperature: a server",
+    ),
     ("rap/nano_planner_local", "players.planner={player: expert, examples: 1}", "players.planner.player is expert"),
     ("rap/nano_ranked", "players.memory.key=none", "key_match: it compares words, but players.memory.key is none"),
     ("rap/nano_ranked", "players.memory.weights.key=0", "weights: all are 0, so no past episode"),

@@ -56,6 +56,15 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
         ({"eval": {"policies": ["rlft", "sft", "rlft"]}}, "policies has 'rlft' more than once"),
         ({"eval": {"controls": ["blank", "blank"]}}, "controls has 'blank' more than once"),
         ({"eval": {"trials": {"policies": ["rlft", "rlft"]}}}, "trials.policies has 'rlft' more than once"),
+        (
+            {
+                "players": {"policy": {"server": {}}, "reflector": {"player": "none"}},
+                "model": {"images": True, "prefix_reuse": False},
+                "prompt": {"labels": "added"},
+                "eval": {"controls": []},
+            },
+            "server needs prompt.action_mode=.*; model.lora, .*; prompt.labels=.*; model.images=false; its base_url",
+        ),
         ({"rlft": None}, "has no rlft section"),
         ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
         ({"players": {"reflector": {"trained": True}}}, "needs model.lora, .*; a temperature above 0"),

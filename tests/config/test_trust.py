@@ -64,13 +64,18 @@ WISHES = {
     "send states to served.example": [
         "players.reflector={player: server, endpoint: {base_url: 'https://served.example/v1'}}",
     ],
+    "send states to writer.example": [
+        "players.policy.server={base_url: 'https://writer.example/v1'}",
+        *("model.lora={r: 4}", "prompt.action_mode=thought_choice", "players.reflector.player=none"),
+        "eval.controls=[]",
+    ],
     "send states to replica.example": [
         "players.reflector={player: remote, endpoint: {base_url: 'http://localhost:8000/v1', replicas: "
         "['https://replica.example/v1']}}",
     ],
 }
 """Overrides by what they want."""
-OF_STAGES = ("import", "send its metrics", "read pypi", "read ../others", "read /etc")
+OF_STAGES = ("import", "send its metrics", "read pypi", "read ../others", "read /etc", "send states to writer")
 """Wishes of sections that only the stages of a run read."""
 
 

@@ -122,6 +122,11 @@ def test_the_address_of_a_model_that_is_checked_there_is_no_input() -> None:
         return f"players.reflector={{player: {player}, endpoint: {{model: m, {there}}}}}"
 
     assert changes("rlft", at(2, "server"), after=(at(1, "server"),)) == []
+    thinks = ("prompt.action_mode=thought_choice", "model.lora={r: 4}", "players.reflector.player=none")
+    there = (*thinks, "eval.controls=[]", "players.policy.server={model: m, base_url: 'http://127.0.0.1:1/v1'}")
+    other = "players.policy.server={model: n, base_url: 'http://127.0.0.1:2/v1', replicas: ['http://127.0.0.1:3/v1']}"
+    assert changes("rlft", other, after=there) == ["players.policy.server.model"]
+    assert changes("sft", other, after=there) == []
     assert changes("rlft", at(2, "remote"), after=(at(1, "remote"),)) == ["players.reflector.endpoint.base_url"]
 
 
