@@ -26,7 +26,7 @@ from reflectrl.core.foreign import message_of
 from reflectrl.core.profile import part
 from reflectrl.lm.decode import Sampler, chosen
 from reflectrl.lm.head import known_tokens, next_logits, trying
-from reflectrl.lm.sequences import Tokens, padded
+from reflectrl.lm.sequences import Tokens, padded, state_bytes
 
 _log = logging.getLogger(__name__)
 _PAGE_TOKENS = 64
@@ -34,6 +34,8 @@ _PASS_TOKENS = 512
 """Maximum number of tokens of a forward pass, which is also that of the texts side by side."""
 _SIDE_BY_SIDE = 256
 """Number of texts for which there is room at once; others wait."""
+_MEMORY = 0.25
+"""Share of the free memory that pages may take, with as much again for passes over them; updates need the rest."""
 _WIDTH_TOKENS = 256
 """Prompts and texts may get longer by so many tokens, rounded up, before more memory is reserved."""
 _LENGTHS, _NEW = (40, 7, 21), 4
@@ -152,7 +154,7 @@ class PagedWriter:
             GenerationConfig(max_new_tokens=self._limit, do_sample=False, eos_token_id=self._ends),
             ContinuousBatchingConfig(
                 page_size=_PAGE_TOKENS,
-                num_blocks=min(count, _SIDE_BY_SIDE) * (width // _PAGE_TOKENS),
+                num_blocks=self._pages(min(count, _SIDE_BY_SIDE), width),
                 max_batch_tokens=_PASS_TOKENS,
                 auto_switch_to_flash=False,  # texts are scored with the model's own attention
                 use_cuda_graph=self._model.device.type == "cuda" or None,
@@ -165,6 +167,14 @@ class PagedWriter:
             manager.logit_processor = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._choices]))
             manager.logit_processor.tensors_required = 1
         return manager
+
+    def _pages(self, count: int, width: int) -> int:
+        """Return the number of pages for so many texts at once, or for as many of them as there is memory for."""
+        pages = width // _PAGE_TOKENS
+        if self._model.device.type != "cuda":
+            return count * pages
+        free, _ = torch.cuda.mem_get_info(self._model.device)
+        return pages * max(min(int(_MEMORY * free) // (width * state_bytes(self._model)), count), 1)
 
 
 class _Cache(PagedAttentionCache):

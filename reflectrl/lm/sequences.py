@@ -187,3 +187,11 @@ def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[
         part += same[row]
         count, size, before = count + 1, after, row
     yield part
+
+
+def state_bytes(model: PreTrainedModel) -> int:
+    """Return the size of a token's key-value states in all layers, in bytes."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * size * model.dtype.itemsize)

@@ -17,6 +17,7 @@ from reflectrl.config.trust import asked_endpoints
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.run_files import STAGES
 from reflectrl.core.text import counted
+from reflectrl.lm.sequences import state_bytes
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.rlft_stage import starting_players, trainer_class, training_config
@@ -68,14 +69,11 @@ class Memory:
 def memory_of(model: Any, tokens: int, processes: int = 1) -> Memory:
     """Return the memory in each process that plays ``tokens`` tokens side by side and shards with the others."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Memory(
         weights=sum(weight.nbytes for weight in model.parameters()),
         gradients=sum(weight.nbytes for weight in trained),
         optimizer=2 * sum(weight.nbytes for weight in trained) // processes,  # AdamW's two moments
-        states=2 * config.num_hidden_layers * heads * size * model.dtype.itemsize * tokens,
+        states=tokens * state_bytes(model),
     )
 
 
