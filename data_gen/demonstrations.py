@@ -145,7 +145,7 @@ def _read(path: Path, recipe: Recipe) -> list[Demonstration]:
     for where, sample in ((each.where, each.sample) for each in found):
         if sorted(sample.menu) != sorted(sample.observation.actions):
             raise InvalidInput(f"{where} has another menu than the actions of its state; remove the line.")
-        if sample.action not in sample.menu:
+        if sample.menu and sample.action not in sample.menu:
             raise InvalidInput(f"{where} plays {sample.action!r}, which is not in its menu; remove the line.")
         shown = recipe.prompt.history
         wanted = {"visited": shown.show == "transitions", "rewards": shown.reward}

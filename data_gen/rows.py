@@ -176,7 +176,7 @@ def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng:
 
 
 def with_misread_states(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
-    """Give ``fraction`` of the samples reflection and action of another one, if that action is in their menu.
+    """Give ``fraction`` of the samples reflection and action of another one, if that action is in their menu, if any.
 
     A policy that is trained on them sometimes misreads the state in its thought, and acts on what it thought.
     """
@@ -184,7 +184,7 @@ def with_misread_states(samples: Sequence[Sample], fraction: float, rng: random.
     for sample in samples:
         other = rng.choice(samples) if rng.random() < fraction else sample
         misread = replace(sample, reflection=other.reflection, action=other.action)
-        found.append(misread if other.action in sample.menu else sample)
+        found.append(misread if not sample.menu or other.action in sample.menu else sample)
     return found
 
 

@@ -129,7 +129,7 @@ class EpisodeGroup(Estimator):
     def estimate(self, steps: Steps) -> tuple[Floats, Floats]:
         """Return the (N,) advantages, and the (N,) targets of a value head."""
         totals = np.array([sum(each) for each in steps.rewards])
-        return group_advantages(totals, _numbered(steps.tasks))[steps.episodes] + steps.own_rewards, steps.returns
+        return group_advantages(totals, _numbered(steps.tasks))[steps.episodes], steps.returns
 
 
 @settings()

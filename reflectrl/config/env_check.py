@@ -54,6 +54,8 @@ def check_recipe(recipe: Recipe) -> None:
                     check_menus(env.max_actions, recipe.prompt.action_mode)
                 except InvalidInput as error:
                     problems[str(error)] = str(error)
+            if not env.max_actions:
+                problems |= {why: why for why in _need_menus(recipe)}
             if longest is not None and env.max_actions > longest:
                 problems[where] = (
                     f"{where}: its menus have up to {env.max_actions} actions, but those of env.options, for which the "
@@ -69,6 +71,20 @@ def check_recipe(recipe: Recipe) -> None:
                 problems.setdefault(missing, f"{where.removesuffix('env')}tasks: {missing}")
     if problems:
         raise refusal(f"recipe {recipe.name!r}", list(problems.values()))
+
+
+def _need_menus(recipe: Recipe) -> Iterator[str]:
+    """Yield why settings have no effect, or cannot be followed, in an environment without menus."""
+    why = "but the environment has no menus (max_actions is 0)"
+    if "remote" in recipe.eval.policies:
+        yield f"eval.policies: remote answers with a label, {why}; remove it"
+    if recipe.data.teacher == "openai" and recipe.data.trajectory == "teacher":
+        yield f"data.trajectory: the teacher chooses from a menu, {why}; set it to oracle"
+    rlft = recipe.rlft
+    for source in sorted({"format", "illegal"}.intersection(rlft.rewards if rlft else ())):
+        yield f"rlft.rewards: {source} says whether a text is on the menu, {why}; let act() reward it instead"
+    if rlft and rlft.fallback_credit == "mask":
+        yield f"rlft.fallback_credit: mask is about texts that are not on the menu, {why}; remove it"
 
 
 def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:

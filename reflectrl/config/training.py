@@ -353,6 +353,11 @@ class RLFTSettings:
             )
         if self.format_into_return and "format" not in self.rewards:
             raise InvalidInput("format_into_return needs a weight of the reward, e.g. rewards: {env: 1.0, format: 5.0}")
+        if isinstance(self.advantage, EpisodeGroup) and (self.gamma < 1 or self.format_into_return):
+            raise InvalidInput(
+                f"gamma={self.gamma:g} and format_into_return={str(self.format_into_return).lower()} were given with "
+                "advantage.kind=group, which compares undiscounted returns of whole episodes; leave them at 1 and false"
+            )
         if self.replay is not None and self.advantage.compares_episodes:
             raise InvalidInput(
                 f"replay was given with advantage.kind={self.advantage.kind}, which compares episodes that the same "
@@ -442,6 +447,12 @@ def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: boo
         raise InvalidInput(
             "terms.kl is exact over the menu, which a written action is not drawn from; remove it, or set "
             f"{setting} to enumerated or thought_choice"
+        )
+    entropy = settings.terms.entropy
+    if isinstance(entropy, EntropyTarget) and entropy.unit == "uniform" and mode in WRITTEN_ACTIONS:
+        raise InvalidInput(
+            "terms.entropy.unit=uniform compares with a uniform choice from the menu, which a written action is not "
+            "drawn from; set it to nats"
         )
     if mode not in WRITTEN_ACTIONS and settings.fallback_credit != RLFTSettings.fallback_credit:
         raise InvalidInput(

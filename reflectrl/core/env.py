@@ -290,7 +290,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
         """
         observation = self.observation
-        legal = None if self._ended or not self.max_actions else observation.actions
+        legal = None if self._ended else observation.actions
         return self._call(self._hints, previous, wrong=lambda hints: wrong_hints(hints, legal), asked=True)
 
     def reading(self, thought: str) -> Reading:

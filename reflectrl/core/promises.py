@@ -84,11 +84,16 @@ def wrong_outcome(outcome: object, action: str) -> str | None:
 
 
 def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
-    """Describe the fault of hints: an action that is not in ``actions`` (``None`` allows any), or a malformed text."""
+    """Describe the fault of hints: a malformed text, or an action that no policy can choose.
+
+    It has to be one of ``actions``; if there are none, one line, as policies write it; ``None`` allows any.
+    """
     if not isinstance(hints, Hints):
         return f"returned {shown(hints)} from hints(); expected Hints"
     action = hints.action
-    if actions is not None and action is not None and action not in actions:
+    if actions is not None and not actions and action is not None and action != (" ".join(action.split()) or None):
+        return f"answered {shown(action)} from expert(); expected one line of words with single spaces between them"
+    if actions and action is not None and action not in actions:
         return f"answered {shown(action)} from expert(), which is not on the menu {shown(actions)}"
     if not any(hints.mistaken is known for known in (True, False, None)):
         return f"answered {shown(hints.mistaken)} from mistaken(); expected True, False or None"

@@ -28,7 +28,7 @@ from reflectrl.lm.sequences import Inputs, Tokens, padded, split
 from reflectrl.lm.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import answer_text, index_of, read_answer
-from reflectrl.prompts.format import AFTER_THOUGHT, ActionMode
+from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.views import MenuView
 
 SCORED_TOKENS = 4096
@@ -51,6 +51,9 @@ class TextServer(Protocol):
 
 class WritingPolicy(LMPolicy):
     """Base class of the policies that write a text before the action, or the action itself as text."""
+
+    thinks = True
+    """Whether there is a thought in what it writes."""
 
     def __init__(
         self,
@@ -183,7 +186,7 @@ class WritingPolicy(LMPolicy):
             at = (1.0, self._temperature)
             plain, ours = (iter(_chosen((words.float() / each).log_softmax(-1), part).tolist()) for each in at)
             for index, text in zip(indices, part, strict=True):
-                told = zip(theirs[index], list(islice(plain, len(text.ids))), strict=False)
+                told = zip(theirs[index], list(islice(plain, len(text.ids))), strict=True)
                 self.gaps += [abs(one - other) for one, other in told]
                 logprobs = tuple(islice(ours, len(text.ids)))
                 scored[index] = replace(text, logprobs=() if self._greedy else logprobs)
@@ -291,6 +294,7 @@ class TextPolicy(WritingPolicy):
         """Write texts of this ``mode``; the rest as in the base class."""
         super().__init__(*given, **settings)
         self._mode = mode
+        self.thinks = mode in THOUGHTS
 
     def _cue(self) -> Tokens:
         return ()

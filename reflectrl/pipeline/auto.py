@@ -22,7 +22,7 @@ from typing import Any
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.training import suited
-from reflectrl.core import Trajectory
+from reflectrl.core import Trajectory, Turn
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.check import Ambiguity, ambiguous_states
 from reflectrl.core.run_files import RECIPE
@@ -36,7 +36,8 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sft_stage import wanted_players
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat, labels
-from reflectrl.prompts.format import WRITTEN_ACTIONS
+from reflectrl.prompts.answers import answer_text
+from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views, states_of
@@ -57,8 +58,8 @@ class Lengths:
     prompt: int
     """Longest prompt of a player, with the expert's reflection where the policy reads one."""
     reflection: int
-    action: int
-    """Longest action, where actions are written."""
+    written: int
+    """Longest text of a policy that writes; 0 where nobody taught one."""
     vocabulary: int
 
 
@@ -120,19 +121,25 @@ class Survey:
         shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
         shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
         said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
-        acted = list[str]()
-        if not self.max_actions:
-            acted = [layout.completion(turn.decision.action) for each in played for turn in each.turns]
+        turns = [turn for each in self.taught for turn in each.turns]
+        written = [_written(layout.action_mode, turn) for turn in turns] if layout.action_mode != "enumerated" else []
         names = labels(layout.labels, self.max_actions)
         tokenizer = train_tokenizer(
-            [*shown, *said, *acted], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
+            [*shown, *said, *written], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
         )
 
         def longest(texts: Sequence[str]) -> int:
             some = sorted({*texts}, key=lambda text: (-len(text), text))[:64]
             return max((len(tokenizer(text)["input_ids"]) for text in some), default=0)
 
-        return Lengths(longest(shown), longest(said), longest(acted), len(tokenizer))
+        return Lengths(longest(shown), longest(said), longest(written), len(tokenizer))
+
+
+def _written(mode: ActionMode, turn: Turn) -> str:
+    """Return what a policy of this mode would have written for a turn, with the expert's reflection as its thought."""
+    thought = turn.reflection or ""
+    text = thought if mode == "thought_choice" else answer_text(mode, thought, turn.decision.action)
+    return PromptFormat.completion(text)
 
 
 def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
@@ -335,8 +342,10 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
         reason = f"the expert's longest reflection has {long.reflection} tokens"
         yield Chosen("players.reflector.max_new_tokens", words, reason)
     if recipe.prompt.action_mode != "enumerated":
-        writes = math.ceil(ROOM * long.action) + 1
-        yield Chosen("players.policy.max_new_tokens", writes, f"the longest action has {long.action} tokens")
+        writes = recipe.players.policy.max_new_tokens
+        if long.written:
+            writes = math.ceil(ROOM * long.written) + 1
+            yield Chosen("players.policy.max_new_tokens", writes, f"the expert would write up to {long.written} tokens")
         words = max(words, writes)
     whole = 16 * math.ceil((ROOM * long.prompt + words) / 16)
     most = "a prompt with all past states may have" if layout.recent.show == "transitions" else "the longest prompt has"

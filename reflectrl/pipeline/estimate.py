@@ -85,6 +85,7 @@ def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> tuple
     section = recipe.rlft or RLFTSection()
     stages = [replace(stage, iterations=2, success_threshold=None)]
     short = replace(section, stages=stages, validation=None, keep="last")
+    side_by_side = min(section.batch_size or section.episodes, section.episodes)
     clock: list[float] = []
 
     def note(_: Iteration, __: Sequence[Trajectory]) -> None:
@@ -105,7 +106,7 @@ def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> tuple
             failures=Path(place),
         )
         trainer.train()
-    return clock[1] - clock[0], memory_of(lm.model, section.episodes * recipe.model.max_length)
+    return clock[1] - clock[0], memory_of(lm.model, side_by_side * recipe.model.max_length)
 
 
 SAMPLES, EPISODES = 200, 8

@@ -53,13 +53,18 @@ def read_answer(text: str, mode: ActionMode) -> Answer:
     if mode == "json":
         actions = [*_ACTION.finditer(text)]
         start, action = (actions[-1].start(), _unescaped(actions[-1][1])) if actions else (len(text), "")
-        return Answer(thought_in(text), start, " ".join(action.split()))
+        return Answer(thought_in(text), start, _line(action))
     thought, ended, after = text.rpartition(_THOUGHT_ENDS)
     if not ended and (mode == "thought_text" or text.lstrip().startswith(_THINK)):
         thought, after = text, ""
-    line = next((line for line in after.splitlines() if line.strip()), "")
+    line = next((line for line in after.splitlines() if _line(line)), "")
     start = len(text) - len(after) + after.find(line) if line else len(text)
-    return Answer(thought.strip().removeprefix(_THINK), start, " ".join(line.split()))
+    return Answer(thought.strip().removeprefix(_THINK), start, _line(line))
+
+
+def _line(text: str) -> str:
+    """Return a text on one line, without control characters, which environments may repeat and no file can hold."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
 def index_of(action: str, menu: Menu, mode: ActionMode) -> int | None:

@@ -86,6 +86,7 @@ def model_card(card: Card) -> str:
         {name: "\n".join(lines) for name, lines in parts.items()},
         metadata=yaml.safe_dump(_metadata(card), sort_keys=False),
         name=markdown(card.recipe.name),
+        actions=', ("one action", "another action")' if card.agent.max_actions else "",
         example=example.format(peft=" and peft" if card.adapter else "", folder=" FOLDER" if packaged else ""),
         play="" if card.recipe.dataset else "reflectrl play --run FOLDER\n",  # questions need files, not exported
     )
@@ -263,8 +264,12 @@ def _limits(card: Card) -> Iterator[str]:
     )
     if package := env_package(card.agent.env):
         yield f"The environment is part of the package {markdown(package)}, which has to be installed."
-    yield f"Menus have at most {card.agent.max_actions} actions, prompts {card.recipe.model.max_length} tokens."
-    yield "It always chooses one of the actions that it is shown, however bad all of them are."
+    longest = (
+        f"Menus have at most {card.agent.max_actions} actions, prompts" if card.agent.max_actions else "Prompts have"
+    )
+    yield f"{longest} at most {card.recipe.model.max_length} tokens."
+    if card.agent.max_actions:
+        yield "It always chooses one of the actions that it is shown, however bad all of them are."
     if card.recipe.players.reflector.player not in ("none", "expert"):
         yield "Reflections are a model's words: they may be wrong, and do not explain what the policy does."
     if card.policy != "policy" and card.recipe.rlft:

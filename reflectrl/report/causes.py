@@ -296,7 +296,8 @@ def _collapsed(of: _Evidence) -> Cause | None:
         "entropy",
         f"the policy's entropy was below {_percent(COLLAPSED)} of its start from iteration {begun.iteration} on, at a "
         f"training success of {_percent(begun.success)}",
-        "`rlft.terms.entropy={kind: target, target: 0.3}`, which keeps the policy exploring",
+        "`rlft.terms.entropy={kind: target, target: 0.3}`, which keeps the policy exploring (with `unit: nats` where "
+        "actions are written)",
     )
 
 

@@ -16,6 +16,7 @@ from reflectrl.core.errors import need_one_of
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count, settings, settings_fields
 from reflectrl.lm.section import ModelSection
+from reflectrl.prompts.format import THOUGHTS
 from reflectrl.prompts.players import Player
 from reflectrl.prompts.prompt import CUT, FAILED, MEMORY_CUE, STEP_CUE, SUCCEEDED
 from reflectrl.prompts.views import Role, View
@@ -174,7 +175,7 @@ class MemoryPlayerSection(SeatSection):
                     "a memory's key is planner, which a model reads out of reflections, but players.planner is not a "
                     "model; set its player to local or remote, or key to action"
                 )
-            if recipe.players.reflector.player == "none" and recipe.prompt.action_mode == "enumerated":
+            if recipe.players.reflector.player == "none" and recipe.prompt.action_mode not in THOUGHTS:
                 raise ValueError(
                     "a memory's key is planner, which a model reads out of reflections or thoughts, but this recipe "
                     "has neither; set key to observation, or give it a reflector"

@@ -24,8 +24,9 @@ from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.lm.sequences import Tokens
 from reflectrl.seats.served import SEEDS, continued
 
-_AS_IT_IS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Fields that keep a model's ``generation_config`` from changing what texts are sampled from."""
+_AS_IT_IS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": True}
+"""Fields that keep a model's ``generation_config`` from changing what texts are sampled from, and which token ends
+them: the one of ``stop_token_ids``."""
 
 
 class PolicyServer:
@@ -109,6 +110,11 @@ class PolicyServer:
                 raise WorkFailed(
                     f"{self._client.endpoint} tells no token ids or no log-probabilities, which a policy is trained "
                     "with; use vLLM (return_token_ids, logprobs)."
+                )
+            if end not in each.ids and len(each.ids) < self._client.endpoint.max_tokens:
+                raise WorkFailed(
+                    f"{self._client.endpoint} ended a text with token {each.ids[-1]}, not with the policy's, {end}; "
+                    "start vLLM with --generation-config vllm."
                 )
             ids = each.ids[: each.ids.index(end)] if end in each.ids else each.ids
             written.append((ids, each.logprobs))

@@ -174,6 +174,11 @@ def trainable_policy(
             "policy writes, but with action_mode=enumerated it writes nothing; leave them at 64 and 1, or set the "
             "layout's action_mode to another."
         )
+    if server is not None and (action_mode == "enumerated" or reflects(lm.model)):
+        raise InvalidInput(
+            "a server was given for a policy that writes nothing, or whose reflector is trained too; leave it out, or "
+            "set the layout's action_mode to another and train the policy alone."
+        )
     if accelerator.mixed_precision == "bf16" and lm.adapted and (action_mode != "enumerated" or reflects(lm.model)):
         raise InvalidInput(
             "bf16=True was given for a policy that writes and has adapters: it would write in another precision than "

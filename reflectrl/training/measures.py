@@ -115,7 +115,7 @@ class Measures:
         return {
             **episode_metrics(fresh).means,
             **outcome_means(fresh, weights),
-            **thought_means(fresh),
+            **self._thoughts(fresh),
             **{"loss": loss, "kl": kl, "clipped": clipped},
             **_of_menus_and_novelty(fresh),
             **{"grad_norm": _mean(self.norms or [0.0]), "logprob_gap": fmean(served or self.gaps or [0.0])},
@@ -132,6 +132,12 @@ class Measures:
             return {}
         decisions = [turn.decision for each in fresh for turn in each.turns]
         return {"thought_truncated": fmean(map(self._policy.was_truncated, decisions))}
+
+    def _thoughts(self, fresh: Sequence[Trajectory]) -> Mapping[str, float]:
+        means = thought_means(fresh)
+        if isinstance(self._policy, WritingPolicy) and not self._policy.thinks:
+            return {name: means[name] for name in ("thought_tokens",) if name in means}
+        return means
 
     def _misses(self) -> Mapping[str, float]:
         rates = {}

@@ -63,13 +63,22 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
                 "prompt": {"labels": "added"},
                 "eval": {"controls": []},
             },
-            "server needs prompt.action_mode=.*; model.lora, .*; prompt.labels=.*; model.images=false; its base_url",
+            "server needs another prompt.action_mode .*; model.lora, .*; prompt.labels=.*; model.images=false; its",
         ),
         ({"rlft": None}, "has no rlft section"),
         ({"rlft": {"thought_lambda": 0.2}}, "thought_lambda=0.2 .* there are no thoughts"),
         ({"players": {"reflector": {"trained": True}}}, "needs model.lora, .*; a temperature above 0"),
         ({"players": {"policy": {"max_new_tokens": 9}}}, "it writes nothing"),
         ({"prompt": {"action_mode": "json"}, "rlft": {"terms": {"kl": {}}}}, "a written action is not drawn from"),
+        (
+            {"prompt": {"action_mode": "text"}, "rlft": {"terms": {"entropy": {"kind": "target", "target": 0.3}}}},
+            "unit=uniform .* set it to nats",
+        ),
+        (
+            {"rlft": {"advantage": {"kind": "group"}, "episodes_per_task": 4, "gamma": 0.9}},
+            "gamma=0.9 .* advantage.kind=group",
+        ),
+        ({"rlft": {"advantage": {"kind": "group"}}}, "advantage.kind=group .* episodes_per_task=1"),
         ({"rlft": {"rewards": {"format": 1.0}}}, "rlft.rewards names format"),
         (
             {"prompt": {"action_mode": "thought_choice"}, "rlft": {"rewards": {"illegal": -1.0}}},

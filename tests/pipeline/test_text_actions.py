@@ -11,6 +11,7 @@ from trained_runs import SHORT, play_stages
 from reflectrl import InvalidInput, Observation, Outcome, check_env, load_agent, register_env
 from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core.run_files import RESULTS
+from reflectrl.data_gen.demonstrations import save_episode
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
 
@@ -42,7 +43,30 @@ def test_an_environment_that_fails_at_an_odd_text_is_refused() -> None:
             return super().act(action)
 
     with pytest.raises(InvalidInput, match="IndexError"):
-        check_env(Strict(horizon=30))
+        check_env(Strict())
+
+
+def test_an_expert_has_to_say_what_a_policy_can_write() -> None:
+    class Wordy(Orders):
+        def expert(self) -> str:
+            return f"{self.wanted}\nplease"
+
+    with pytest.raises(InvalidInput, match="expected one line of words with single spaces"):
+        check_env(Wordy())
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("eval.policies=[rlft, remote]", "eval.policies: remote answers with a label"),
+        ("data={teacher: openai, trajectory: teacher}", "data.trajectory: the teacher chooses from a menu"),
+        ("rlft.rewards={env: 1.0, format: 1.0}", "format says whether a text is on the menu"),
+        ("rlft.fallback_credit=mask", "mask is about texts that are not on the menu"),
+    ],
+)
+def test_what_needs_a_menu_is_refused_without_one(override: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        check_recipe(recipe_of(override))
 
 
 @pytest.mark.parametrize("mode", ["enumerated", "thought_choice"])
@@ -55,7 +79,7 @@ def test_a_label_cannot_answer_without_a_menu(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["text", "thought_text", "json"])
 def test_a_policy_writes_its_actions_in_all_stages(mode: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    grouped = ("rlft.advantage={kind: group}", "rlft.episodes_per_task=2")
+    grouped = ("rlft.advantage={kind: group}", "rlft.episodes_per_task=2", "rlft.gamma=1")
     play_stages(recipe_of(f"prompt.action_mode={mode}", *grouped), run)
     rows = {row.policy: row.metrics for row in read_results(run / RESULTS) if row.mode == "sampled"}
     assert rows["expert"].success == 1
@@ -64,6 +88,9 @@ def test_a_policy_writes_its_actions_in_all_stages(mode: str, tmp_path: Path) ->
     turns = [turn for each in played for turn in each.turns]
     assert all(turn.menu == () and turn.decision.choice.index == -1 for turn in turns)
     assert mode != "text" or any(turn.decision.action for turn in turns)
+    header, shown = read_trajectories(run / "trajectories" / "eval-expert-none-sampled.jsonl")
+    assert save_episode(tmp_path / "shown.jsonl", header, next(iter(shown))) == 1
+    play_stages(recipe_of(f"data.demonstrations=[{tmp_path / 'shown.jsonl'}]"), tmp_path / "taught", "gen-data")
     agent = load_agent(run)
     move = agent.act(Observation("Wanted: the red cat."))
     assert move.decision.choice.written is not None

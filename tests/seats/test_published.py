@@ -146,6 +146,23 @@ def test_a_server_that_tells_no_log_probabilities_ends_the_work(server: Completi
             there.write([(5, 6, 7)], [0.5], 0.7)
 
 
+def test_a_server_that_ends_texts_with_another_token_ends_the_work(server: CompletionsServer, tmp_path: Path) -> None:
+    lm = adapted()
+    there = server_of(lm, server.url, tmp_path)
+    there.publish(None, main=True)
+
+    def cut(_: str, body: dict[str, Any]) -> dict[str, Any]:
+        [choice] = body["choices"]
+        return {
+            **body,
+            "choices": [{**choice, "token_ids": [5, 6], "logprobs": {"token_logprobs": [-1.0, -1.0]}}],
+        }
+
+    server.change = cut
+    with pytest.raises(WorkFailed, match="ended a text with token 6, not with the policy.s"):
+        there.write([(5, 6, 7)], [0.5], 0.7)
+
+
 def test_a_server_that_takes_no_such_adapter_is_refused_with_what_it_says(
     server: CompletionsServer, tmp_path: Path
 ) -> None:
