@@ -88,7 +88,7 @@ def test_a_policy_writes_its_actions_in_all_stages(mode: str, tmp_path: Path) ->
     turns = [turn for each in played for turn in each.turns]
     assert all(turn.menu == () and turn.decision.choice.index == -1 for turn in turns)
     assert mode != "text" or any(turn.decision.action for turn in turns)
-    header, shown = read_trajectories(run / "trajectories" / "eval-expert-none-sampled.jsonl")
+    header, shown = read_trajectories(run / "data" / "teacher.jsonl")
     assert save_episode(tmp_path / "shown.jsonl", header, next(iter(shown))) == 1
     play_stages(recipe_of(f"data.demonstrations=[{tmp_path / 'shown.jsonl'}]"), tmp_path / "taught", "gen-data")
     agent = load_agent(run)
