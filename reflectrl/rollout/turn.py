@@ -15,7 +15,6 @@ from reflectrl.core.seeds import draw
 from reflectrl.core.text import shortened
 from reflectrl.prompts import Menu, PromptFormat
 from reflectrl.prompts.answers import named_action, thought_of
-from reflectrl.prompts.format import THOUGHTS
 from reflectrl.prompts.players import Policy, ReadsHints
 from reflectrl.prompts.views import MenuView, State, View
 from reflectrl.seats.table import Seat, menu_view, view
@@ -86,7 +85,8 @@ def play_turn(
     with part("policy: act"):
         decisions = policy.act(views, _draws(now, "policy"))
     now = [_after(state, decision, layout) for state, decision in zip(now, decisions, strict=True)]
-    if read is not None and layout.action_mode in THOUGHTS and any(each.choice.written for each in decisions):
+    thinks = layout.action_mode != "text" and any(decision.choice.written for decision in decisions)
+    if read is not None and thinks:
         readings = read([state.said.get("policy") for state in now])
         now = [_read(state, menu, each) for state, menu, each in zip(now, menus, readings, strict=True)]
     for seat in seats:

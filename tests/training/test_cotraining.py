@@ -123,7 +123,7 @@ def test_a_killed_training_goes_on_as_if_it_had_not_stopped(straight, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "need"),
-    [({"terms": Terms(kl=Term(0.1))}, "terms without kl"), (options_of("json"), "not json")],
+    [({"terms": Terms(kl=Term(0.1))}, "terms without kl"), (options_of("json"), "enumerated or thought_choice")],
 )
 def test_what_knows_nothing_of_a_trained_reflector_is_refused(options, need, tmp_path):
     with pytest.raises(InvalidInput, match=need):
