@@ -176,7 +176,7 @@ def with_unreliable_reflections(samples: Sequence[Sample], fraction: float, rng:
 
 
 def with_misread_states(samples: Sequence[Sample], fraction: float, rng: random.Random) -> list[Sample]:
-    """Give ``fraction`` of the samples reflection and action of another one, if that action is in their menu, if any.
+    """Give ``fraction`` of the samples reflection and action of another one, if they can play that action.
 
     A policy that is trained on them sometimes misreads the state in its thought, and acts on what it thought.
     """

@@ -12,7 +12,7 @@ from numbers import Real
 
 import msgspec
 
-from reflectrl.core.text import shown
+from reflectrl.core.text import one_line, shown
 from reflectrl.core.types import Hints, Image, Observation, Outcome, Reading, Task
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -91,7 +91,8 @@ def wrong_hints(hints: object, actions: Sequence[str] | None) -> str | None:
     if not isinstance(hints, Hints):
         return f"returned {shown(hints)} from hints(); expected Hints"
     action = hints.action
-    if actions is not None and not actions and action is not None and action != (" ".join(action.split()) or None):
+    unwritable = isinstance(action, str) and (not action or action != one_line(action))
+    if actions is not None and not actions and unwritable:
         return f"answered {shown(action)} from expert(); expected one line of words with single spaces between them"
     if actions and action is not None and action not in actions:
         return f"answered {shown(action)} from expert(), which is not on the menu {shown(actions)}"

@@ -67,3 +67,8 @@ def holds(text: str, phrase: str) -> bool:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, ``1 step`` or ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line with single spaces, without control characters, some of which no file can hold."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())

@@ -32,7 +32,7 @@ from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.views import MenuView
 
 SCORED_TOKENS = 4096
-"""Most tokens of a pass over texts that a server has written."""
+"""Maximum number of tokens of a forward pass over texts that a server has written."""
 
 
 class TextServer(Protocol):

@@ -59,7 +59,7 @@ class Lengths:
     """Longest prompt of a player, with the expert's reflection where the policy reads one."""
     reflection: int
     written: int
-    """Longest text of a policy that writes; 0 where nobody taught one."""
+    """Longest text that a policy which writes would be taught; 0 without a teacher."""
     vocabulary: int
 
 

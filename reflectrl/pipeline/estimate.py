@@ -62,7 +62,7 @@ class Memory:
 
     @property
     def text(self) -> str:
-        """All of it in GB."""
+        """The sizes in GB, on one line."""
         return ", ".join(f"{name} {size / 1e9:.3g} GB" for name, size in vars(self).items())
 
 

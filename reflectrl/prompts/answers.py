@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from reflectrl.core import Written
+from reflectrl.core.text import one_line
 from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode
 from reflectrl.prompts.menu import Menu
 
@@ -53,18 +54,13 @@ def read_answer(text: str, mode: ActionMode) -> Answer:
     if mode == "json":
         actions = [*_ACTION.finditer(text)]
         start, action = (actions[-1].start(), _unescaped(actions[-1][1])) if actions else (len(text), "")
-        return Answer(thought_in(text), start, _line(action))
+        return Answer(thought_in(text), start, one_line(action))
     thought, ended, after = text.rpartition(_THOUGHT_ENDS)
     if not ended and (mode == "thought_text" or text.lstrip().startswith(_THINK)):
         thought, after = text, ""
-    line = next((line for line in after.splitlines() if _line(line)), "")
+    line = next((line for line in after.splitlines() if one_line(line)), "")
     start = len(text) - len(after) + after.find(line) if line else len(text)
-    return Answer(thought.strip().removeprefix(_THINK), start, _line(line))
-
-
-def _line(text: str) -> str:
-    """Return a text on one line, without control characters, which environments may repeat and no file can hold."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return Answer(thought.strip().removeprefix(_THINK), start, one_line(line))
 
 
 def index_of(action: str, menu: Menu, mode: ActionMode) -> int | None:

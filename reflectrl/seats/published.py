@@ -78,7 +78,7 @@ class PolicyServer:
 
     def withdraw(self) -> None:
         """Let the servers drop the adapter, if they are still there, and delete it."""
-        with suppress(InvalidInput):  # nobody needs them any more
+        with suppress(InvalidInput):  # a server that is gone has dropped its adapters
             self._client.at_each(partial(exchange_adapter, folder=str(self._folder), name=None))
         shutil.rmtree(self._folder, ignore_errors=True)
 
