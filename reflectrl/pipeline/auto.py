@@ -20,6 +20,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
+from reflectrl.config.advantage import EpisodeGroup
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.training import suited
 from reflectrl.core import Trajectory, Turn
@@ -395,7 +396,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     if recipe.model.name == BUILTIN:
         yield Chosen("rlft.learning_rate", 3e-4, "suits a model with random weights")
     for key, (value, reason) in suited(seen.horizon, seen.return_spread).items():
-        yield Chosen(f"rlft.{key}", value, reason)
+        if key != "gamma" or not isinstance(recipe.rlft.advantage, EpisodeGroup):  # which has no discount
+            yield Chosen(f"rlft.{key}", value, reason)
     if not recipe.sft.enabled:
         reason = "without a teacher, what to do has to be found"
         yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)

@@ -88,6 +88,14 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
+def test_advantages_of_whole_episodes_get_no_discount(tmp_path):
+    grouped = {"rlft": {"episodes": 8, "episodes_per_task": 4, "advantage": {"kind": "group"}}}
+    play_stages(recipe("corridor:Hall", **grouped), tmp_path / "run", STAGES[0])
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert kept.rlft.gamma == 1
+    assert "rlft.gamma" not in kept.budget.chosen
+
+
 def test_a_recipe_that_wants_no_reflector_gets_no_controls_of_its_words(tmp_path):
     play_stages(recipe("corridor:Hall", "players.reflector.player=none"), tmp_path / "run", STAGES[0])
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
