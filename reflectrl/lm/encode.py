@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
+from reflectrl.lm.chat import turn_of
 from reflectrl.lm.pictures import Pictures
 from reflectrl.lm.sequences import Inputs, Tokens, padded
 from reflectrl.lm.tokenizer import are_added
@@ -30,7 +31,12 @@ class PlainText:
 
     Observations, actions and reflections may contain ``</s>`` or ``<|3|>``, for example from files that an agent reads.
     Only the labels that a menu shows, which are our own, become single tokens; all other text is tokenized without
-    special tokens. Pictures come first, as ``pictures`` reads them.
+    special tokens. Pictures come first, as ``pictures`` reads them. If the tokenizer has a chat template, a prompt is
+    the user's turn, without spaces at its end, and what is answered begins the assistant's.
+
+    Raises:
+        InvalidInput: the chat template cannot be used.
+
     """
 
     def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
@@ -40,6 +46,9 @@ class PlainText:
         special = {number for number, token in added.items() if token.special}
         self._special = special - {getattr(tokenizer, "unk_token_id", None)}
         self._around = list(tokenizer("")["input_ids"])
+        turn = turn_of(tokenizer)
+        self._turn = None if turn is None else (self._marks(turn.before), self._marks(turn.after))
+        self._bare = {} if turn is None else {"add_special_tokens": False}  # the template has those
 
     def prompt(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt, with the special tokens that begin every text."""
@@ -52,29 +61,38 @@ class PlainText:
             InvalidInput: a prompt with pictures, for a model that reads text.
 
         """
-        parts = [_parted(prompt) for prompt in prompts]
-        heads = self._plain([head for head, _ in parts])
+        parts = [_parted(prompt) if self._turn is None else _trimmed(*_parted(prompt)) for prompt in prompts]
+        heads = self._plain([head for head, _ in parts], **self._bare)
         tails = iter(self._labelled([lines for _, lines in parts if lines]))
         words = [head + next(tails) if lines else head for head, (_, lines) in zip(heads, parts, strict=True)]
-        return [self._with_images(prompt, ids) for prompt, ids in zip(prompts, words, strict=True)]
+        return [self._framed(prompt, ids) for prompt, ids in zip(prompts, words, strict=True)]
 
-    def _with_images(self, prompt: Prompt, ids: list[int]) -> list[int]:
-        """Insert the tokens of a prompt's pictures, if any, after the special tokens that begin every text."""
-        if not prompt.images:
-            return ids
-        if self._pictures is None:
-            raise unreadable()
-        opening = len(self._around) if ids[: len(self._around)] == self._around else 0
-        shown = itertools.chain.from_iterable(map(self._pictures.tokens, prompt.images))
-        return [*ids[:opening], *shown, *ids[opening:]]
+    def _framed(self, prompt: Prompt, ids: list[int]) -> list[int]:
+        """Insert the tokens of a prompt's pictures, if any, before its text, and put the user's turn around both."""
+        opening = len(self._around) if self._turn is None and ids[: len(self._around)] == self._around else 0
+        before, after = self._turn or (ids[:opening], [])
+        shown: Iterable[int] = ()
+        if prompt.images:
+            if self._pictures is None:
+                raise unreadable()
+            shown = itertools.chain.from_iterable(map(self._pictures.tokens, prompt.images))
+        return [*before, *shown, *ids[opening:], *after]
 
     def text(self, text: str) -> list[int]:
         """Return the token ids of a text without labels, with the special tokens that begin every text."""
         return self._plain([text])[0]
 
     def completion(self, text: str) -> list[int]:
-        """Return the token ids of a text that follows a prompt."""
+        """Return the token ids of a text that follows others."""
         return self._plain([text], add_special_tokens=False)[0]
+
+    def answer(self, text: str) -> list[int]:
+        """Return the token ids of a text that follows a prompt; the assistant's turn does not begin with a space."""
+        return self.completion(text if self._turn is None else text.lstrip())
+
+    def _marks(self, text: str) -> list[int]:
+        """Return the token ids of a part of the chat template, special tokens included."""
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _labelled(self, parts: Sequence[Lines]) -> list[list[int]]:
         read = self._read([text_of(lines) for lines in parts], add_special_tokens=False)
@@ -118,6 +136,14 @@ def _parted(prompt: Prompt) -> tuple[str, Lines]:
     lines = prompt.lines if prompt.menu and are_added(prompt.menu.all_labels) else ()
     first = next((number for number, (label, _) in enumerate(lines) if label), None)
     return (prompt.text, ()) if first is None else (text_of(lines[:first]), lines[first:])
+
+
+def _trimmed(head: str, lines: Lines) -> tuple[str, Lines]:
+    """Return the parts of a prompt without spaces at its end."""
+    if not lines:
+        return head.rstrip(), ()
+    *others, (label, text) = lines
+    return head, (*others, (label, text.rstrip()))
 
 
 @dataclass(frozen=True)
@@ -200,8 +226,12 @@ class PromptEncoder:
             self._menu(prompt)
         return self.all_tokens(prompts, reserve)
 
+    def answer(self, text: str) -> Tokens:
+        """Return the token ids of a text that follows a prompt."""
+        return tuple(self._plain.answer(text))
+
     def continuation(self, text: str) -> Tokens:
-        """Return the token ids of a text that follows a prompt or what was written after it."""
+        """Return the token ids of a text that follows what was written after a prompt."""
         return tuple(self._plain.completion(text))
 
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:

@@ -44,6 +44,7 @@ from reflectrl.lm.adapters import (
     quantization_config,
     would_be_rounded_away,
 )
+from reflectrl.lm.chat import use_template
 from reflectrl.lm.packages import local_name
 from reflectrl.lm.pictures import Pictures, read_pictures
 from reflectrl.lm.safe_files import ADAPTER_CONFIG, check_adapter, check_folder, check_no_adapter, checked
@@ -300,6 +301,9 @@ def load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTok
         )
     tokenizer: PreTrainedTokenizerBase = processor.tokenizer if section.images else processor
     tokenizer.name_or_path = name
+    use_template(tokenizer, section.chat)
+    if processor is not tokenizer:
+        processor.chat_template = tokenizer.chat_template
     if tokenizer.eos_token_id is None:
         raise InvalidInput(f"the tokenizer of {name!r} has no end-of-text token, so a reflection could not end.")
     if tokenizer.pad_token_id is None:

@@ -167,6 +167,10 @@ class ModelSection(Section):
     Excludes ``prefix_reuse``."""
     max_length: Count = 1024
     """Maximum length of a prompt with its completion, in tokens."""
+    chat: Literal["auto", "thinking", "none"] = "auto"
+    """Chat template. ``auto``: a model that has one reads each prompt as the user's turn and begins its answer, the
+    label too, as the assistant's, with thinking switched off; ``thinking`` leaves that on, for policies that write
+    thoughts; ``none`` reads prompts as plain text. A player trained with ``none`` is saved without a template."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights."""
     quantization: Literal["none", "8bit", "4bit"] = "none"

@@ -52,6 +52,13 @@ class Inputs:
     tree: Tree | None = None
     """Prefix tree of the sequences; ``None`` for padded rows."""
 
+    def paths(self) -> list[list[int]]:
+        """Return the flat positions of each sequence's tokens, in order; padded rows begin at the first column."""
+        ends, width = self.last.tolist(), self.input_ids.size(1)
+        if self.tree is None:
+            return [[*range(end - end % width, end + 1)] for end in ends]
+        return [np.flatnonzero(self.tree.exits[: end + 1] > end).tolist() for end in ends]
+
 
 def padded(rows: Sequence[Tokens], device: torch.device) -> Inputs:
     """Return N sequences as U distinct rows, padded on the right, where causal attention does not see the padding."""

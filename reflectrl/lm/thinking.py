@@ -24,7 +24,7 @@ from reflectrl.lm.head import in_eval_mode
 from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.policy import LMPolicy, Part, Scores, parts
 from reflectrl.lm.prefix_cache import PrefixCache
-from reflectrl.lm.sequences import Inputs, Tokens, padded, split
+from reflectrl.lm.sequences import Inputs, Tokens, padded, read_tree, split
 from reflectrl.lm.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.answers import answer_text, index_of, read_answer
@@ -103,10 +103,6 @@ class WritingPolicy(LMPolicy):
         prompts = self._prompts(views)
         return [self._row(prompt, text_of(each)) for prompt, each in zip(prompts, decisions, strict=True)]
 
-    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
-        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens, padding included."""
-        return parts(self.rows(views, decisions), views, decisions, max_tokens=max_tokens, trees=False)
-
     def score(self, part: Part, model: Any = None) -> Scores:
         """Score decisions with gradient; ``model``, if given, is the policy's own model wrapped for several processes.
 
@@ -115,7 +111,7 @@ class WritingPolicy(LMPolicy):
 
         """
         texts = [text_of(decision) for decision in part.decisions]
-        inputs = padded(part.rows, self._base.device)
+        inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)
         logits, values, words = self._read_texts(
             self._model if model is None else model, inputs, batch.choice_ids, texts
@@ -147,17 +143,15 @@ class WritingPolicy(LMPolicy):
     def _read(self, text: Written) -> Tokens:
         return text.ids[:-1] if text.ids[-1] == self._writer.end else text.ids
 
-    def _places(self, texts: Sequence[Written], last: Tensor) -> tuple[Tensor, Tensor]:
+    def _places(self, texts: Sequence[Written], inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return (M,) positions whose logits predict the tokens of texts, and (N,) indices of each text's first."""
-        counts = [len(text.ids) for text in texts]
-        before = [
-            len(self._read(text)) + len(self._after) - at  # tokens from a position to the last one
-            for text in texts
-            for at in range(len(text.ids))
-        ]
-        repeated = last.repeat_interleave(torch.tensor(counts, device=last.device))
-        firsts = torch.tensor([0, *accumulate(counts[:-1])], device=last.device)
-        return repeated - torch.tensor(before, device=last.device), firsts
+        places: list[int] = []
+        for text, path in zip(texts, inputs.paths(), strict=True):
+            first = len(path) - 1 - len(self._after) - len(self._read(text))  # the last token of the prompt
+            places += path[first : first + len(text.ids)]
+        firsts = [0, *accumulate(len(text.ids) for text in texts[:-1])]
+        device = inputs.last.device
+        return torch.tensor(places, device=device), torch.tensor(firsts, device=device)
 
     def _texts(self, prompts: Sequence[Tokens], draws: Sequence[float]) -> list[Written]:
         """Write a text after each prompt, here or on the server."""
@@ -194,7 +188,7 @@ class WritingPolicy(LMPolicy):
 
     def _read_texts(self, model: Any, inputs: Inputs, choice_ids: Tensor, texts: Sequence[Written]) -> Any:
         """Return (N, A) logits of labels, (N,) values, and (M, V) logits of the tokens of texts in ``inputs``."""
-        places, firsts = self._places(texts, inputs.last)
+        places, firsts = self._places(texts, inputs)
         return model(
             input_ids=inputs.input_ids,
             choice_ids=choice_ids,
@@ -262,7 +256,7 @@ class ThinkingPolicy(WritingPolicy):
         return self._encoder.continuation(AFTER_THOUGHT)
 
     def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:  # noqa: ARG002 - the label is not a part of it
-        ids = (*self._encoder.continuation(PromptFormat.completion(thought)), self._writer.end)
+        ids = (*self._encoder.answer(PromptFormat.completion(thought)), self._writer.end)
         return ids, len(ids)
 
     def _decide_after(
@@ -300,8 +294,11 @@ class TextPolicy(WritingPolicy):
         return ()
 
     def _text_with(self, thought: str, action: str) -> tuple[Tokens, int]:
-        text = PromptFormat.completion(answer_text(self._mode, thought, action))
-        ids = (*self._encoder.continuation(text), self._writer.end)
+        ids = (
+            *self._encoder.answer(PromptFormat.completion(answer_text(self._mode, thought, action))),
+            self._writer.end,
+        )
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
         return ids, token_at(self._tokenizer, ids, read_answer(text, self._mode).action_start)
 
     def _decide_after(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from reflectrl.core import InvalidInput
+from reflectrl.lm.chat import turn_of
 from reflectrl.prompts import labels as label_names
 from reflectrl.prompts.format import ACTION_CUE
 
@@ -126,25 +128,38 @@ def _around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
 
 
 def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list[int]:
-    """Return the token id of each label as it follows the action cue.
+    """Return the token id of each label as it follows the action cue and, in a chat, begins the assistant's turn.
 
     Raises:
-        InvalidInput: a label is not exactly one known token there, or two labels are the same token.
+        InvalidInput: a label is not exactly one known token there, two labels are the same token, or the chat template
+            cannot be used.
 
     """
-    cue = list(tokenizer(ACTION_CUE)["input_ids"])
-    ids = [list(tokenizer(ACTION_CUE + label)["input_ids"]) for label in labels]
-    for label, row in zip(labels, ids, strict=True):
-        if len(row) != len(cue) + 1 or row[:-1] != cue or row[-1] == tokenizer.unk_token_id:
-            raise InvalidInput(
-                f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} writes the label {label!r} as "
-                f"{tokenizer.convert_ids_to_tokens(row)} after {ACTION_CUE!r}; a label must be one token of its own: "
-                "set prompt.labels=letters, or prompt.labels=added to add tokens."
-            )
-    found = [row[-1] for row in ids]
+    found = _after(tokenizer, labels, ACTION_CUE)
+    turn = turn_of(tokenizer)
+    if turn is not None and _after(tokenizer, labels, turn.after, add_special_tokens=False) != found:
+        raise InvalidInput(
+            f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} gives the labels {list(labels)} other tokens "
+            "at the beginning of the assistant's turn than in a text: set prompt.labels=letters, or "
+            "prompt.labels=added to add tokens, or model.chat=none to leave out the chat template."
+        )
     if len(set(found)) < len(found):
         raise InvalidInput(
             f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} gives the labels {list(labels)} the tokens "
             f"{found}, not all different: set prompt.labels=letters, or prompt.labels=added to add tokens."
         )
     return found
+
+
+def _after(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str], text: str, **options: Any) -> list[int]:
+    """Return the token id of each label after ``text``; raise ``InvalidInput`` for one that is not one token."""
+    cue = list(tokenizer(text, **options)["input_ids"])
+    ids = [list(tokenizer(text + label, **options)["input_ids"]) for label in labels]
+    for label, row in zip(labels, ids, strict=True):
+        if len(row) != len(cue) + 1 or row[:-1] != cue or row[-1] == tokenizer.unk_token_id:
+            raise InvalidInput(
+                f"the tokenizer of {tokenizer.name_or_path or 'the model'!r} writes the label {label!r} as "
+                f"{tokenizer.convert_ids_to_tokens(row)} after {text!r}; a label must be one token of its own: "
+                "set prompt.labels=letters, or prompt.labels=added to add tokens."
+            )
+    return [row[-1] for row in ids]

@@ -160,7 +160,7 @@ def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[st
             continue
         thinks = player == "policy" and mode == "thought_choice"  # and then answers with a label, which is never cut
         texts = Counter(row.thought if thinks else row.written(mode) for row in rows if row.player == player)
-        lengths = {text: len(plain.completion(text)) for text in texts}
+        lengths = {text: len(plain.answer(text)) for text in texts}
         if cut := sum(count for text, count in texts.items() if lengths[text] > limit):
             _log.warning(
                 f"{cut / texts.total():.0%} of the texts that the {player} is trained to write have more than "

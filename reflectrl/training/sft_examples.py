@@ -160,7 +160,7 @@ def _text(
     after: int = 0,
 ) -> TextExample:
     """Return the example of a text whose prompt leaves room for the text and ``after`` more tokens."""
-    completion = (*encoder.continuation(text), tokenizer.eos_token_id)
+    completion = (*encoder.answer(text), tokenizer.eos_token_id)
     if len(completion) + after >= encoder.max_length:
         raise InvalidInput(f"the text to write has {len(completion)} tokens, which leaves none for the prompt.")
     shown = encoder.tokens(prompt, max(max_new_tokens, len(completion)) + after)

@@ -6,11 +6,13 @@ import pytest
 import torch
 from records import shown
 from tiny import (
+    ACTIONS,
     GENERATION,
     asking_for,
     draws,
     encoder,
     gpt2,
+    history,
     language_model,
     policy_prompt,
     prefix_cache,
@@ -21,14 +23,16 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE, Unigram, WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from reflectrl.core import Written
+from reflectrl.core import Observation, Written
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.sequences import make_tree
 from reflectrl.lm.thinking import TextPolicy, token_at, writing_policy
-from reflectrl.prompts import Menu
+from reflectrl.prompts import Menu, PromptFormat
 from reflectrl.prompts.answers import answer_text, index_of, read_answer
-from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, WRITTEN_ACTIONS
+from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, WRITTEN_ACTIONS, History
 from reflectrl.seats.others import RandomPolicy
+from reflectrl.seats.table import POLICY
 
 MODES = ("thought_choice", "json", "text", "thought_text")
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
@@ -74,6 +78,34 @@ def test_samples_are_scored_after_their_own_prompt(mode, architecture, held):
     assert not torch.allclose(scored(policy, others, decisions)[:, :2].sum(1), whole, atol=1e-2)
     hotter = policy_of(mode, policy._model, temperature=1.0)
     assert not torch.allclose(scored(hotter, PROMPTS, decisions)[:, :2].sum(1), whole, atol=1e-2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_of_an_episode_are_read_once_in_an_update(mode):
+    layout = PromptFormat(action_mode=mode, history=History(12, "transitions"))
+    seen = [Observation(f"Number {number}, target 9.", ACTIONS[:2]) for number in range(12)]
+    past = history(12)
+    prompts = [
+        layout.prompt(POLICY, seen[at], past[:at], {}, layout.menu_of(seen[at]), visited=seen[:at]) for at in range(12)
+    ]
+    model = model_of()
+    once, each = (policy_of(mode, model, prefix_cache=cache) for cache in (prefix_cache(), None))
+    decisions = once.act(shown(prompts), draws(12))
+    read = {}
+    for policy in (once, each):
+        model.zero_grad()
+        [part] = policy.divide(shown(prompts), decisions, max_tokens=9999)
+        scores = policy.score(part)
+        found = torch.stack([scores.logprobs, scores.thought_logprobs, scores.values, scores.entropies], 1)
+        found.sum().backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+        read[part.tree] = found[torch.tensor(part.indices).argsort()].detach(), gradient
+        if part.tree:
+            tokens = len(make_tree(part.rows).tokens)
+            assert tokens < 0.6 * sum(map(len, part.rows))
+    assert torch.allclose(read[True][0], read[False][0], atol=1e-5)
+    assert torch.allclose(read[True][0][:, :3], played(decisions), atol=1e-4), "the ratio is 1 before an update"
+    assert torch.allclose(read[True][1], read[False][1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("setting", GENERATION)

@@ -1,0 +1,114 @@
+"""Chat templates: what a chat model reads around a prompt, which is the only text of the user's turn.
+
+The prompt is one turn whatever the template can do, so templates without a system role, or that drop its text, read the
+same. The answer, a label or a text, begins the assistant's turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from reflectrl.core import InvalidInput
+from reflectrl.core.foreign import message_of
+from reflectrl.core.text import shortened
+
+_MARK = "reflectrl-text"
+"""Text of a user in place of a prompt; it has no space at its ends, which many templates cut off."""
+_ANSWER = "reflectrl-answer"
+_NOT_THINKING = "{%- set enable_thinking = false -%}"
+"""Beginning of the templates of models whose thinking is switched off: their own argument, written into them."""
+_DATE = {"%Y": "2026", "%y": "26", "%m": "01", "%d": "01", "%B": "January", "%b": "Jan", "%A": "Thursday", "%a": "Thu"}
+"""The day on which all prompts are read: they must not differ from day to day."""
+_FIXED_DATE = "{%- macro strftime_now(form) -%}{{ form SHOWN }}{%- endmacro -%}".replace(
+    "SHOWN", " ".join(f"| replace('{code}', '{shown}')" for code, shown in _DATE.items())
+)
+"""Beginning of the templates that show the date."""
+_OPEN, _CLOSED = "<think>", "\n</think>\n\n"
+"""End of the templates that always make a model think, and what ends such a thought before it begins."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Texts around a prompt in the user's turn, special tokens included."""
+
+    before: str
+    after: str
+    """End of the turn, and the beginning of the assistant's."""
+
+
+def turn_of(tokenizer: PreTrainedTokenizerBase) -> Turn | None:
+    """Return what the tokenizer's chat template puts around a prompt; ``None`` without a template.
+
+    Raises:
+        InvalidInput: the template cannot be used, or does not show a text as it is given.
+
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    shown = _rendered(tokenizer, [_said("user", _MARK)], add_generation_prompt=True)
+    before, mark, after = shown.partition(_MARK)
+    if not mark:  # templates of image-text models may read parts only
+        parts = [{"type": "text", "text": _MARK}]
+        before, mark, after = _rendered(tokenizer, [_said("user", parts)], add_generation_prompt=True).partition(_MARK)
+    if not mark or _MARK in after:
+        raise _unusable(tokenizer, "does not show the user's text once, as it is given")
+    return Turn(before, after + _CLOSED if after.rstrip().endswith(_OPEN) else after)
+
+
+def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
+    """Set up the template of ``tokenizer`` as ``model.chat`` says, and the token that ends a text accordingly.
+
+    All of it is saved with a player: one that was trained without a template has none.
+
+    Raises:
+        InvalidInput: as ``turn_of`` does.
+
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if chat == "none" or not template:
+        tokenizer.chat_template = None
+        return
+    if isinstance(template, str):
+        plain = template.removeprefix(_NOT_THINKING).removeprefix(_FIXED_DATE)
+        dated = _FIXED_DATE if "strftime_now" in plain else ""
+        quiet = _NOT_THINKING if chat == "auto" and "enable_thinking" in plain else ""
+        tokenizer.chat_template = f"{quiet}{dated}{plain}"
+    turn_of(tokenizer)
+    if (end := _end(tokenizer)) is not None:
+        tokenizer.eos_token = end
+
+
+def _end(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the token with which the template ends the assistant's turn, if it is a special one."""
+    turns = [_said("user", _MARK), _said("assistant", _ANSWER)]
+    try:
+        _, answer, after = _rendered(tokenizer, turns).rpartition(_ANSWER)
+    except InvalidInput:
+        return None
+    if not answer:  # it reads parts only
+        return None
+    ids: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    found = next((number for number in ids if number in special), None)
+    return None if found is None else str(tokenizer.convert_ids_to_tokens(found))
+
+
+def _said(role: str, content: Any) -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def _rendered(tokenizer: PreTrainedTokenizerBase, turns: list[dict[str, Any]], **settings: Any) -> str:
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, **settings))
+    except Exception as error:  # noqa: BLE001 - templates raise errors of any kind
+        raise _unusable(tokenizer, f"failed ({shortened(message_of(error), 200)})") from error
+
+
+def _unusable(tokenizer: PreTrainedTokenizerBase, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"the chat template of {tokenizer.name_or_path or 'the model'!r} {why}; set model.chat=none to read prompts "
+        "without it, or repair the template."
+    )
