@@ -28,8 +28,8 @@ _BATCH = 32
 class LocalModel:
     """A frozen causal language model: it writes summaries greedily, and its rating is the most probable level.
 
-    Like the local players, it reads a question as the user's turn if it has a chat template. A rating is never missing, but that of a small
-    model may be meaningless: audit it. The middle of a question that is too long is cut out.
+    Like the local players, it reads a question as the user's turn if it has a chat template. A rating is never missing,
+    but that of a small model may be meaningless: audit it. The middle of a question that is too long is cut out.
     """
 
     def __init__(self, lm: LanguageModel, scale: Scale, *, max_length: int, cue: str = SUMMARY_CUE) -> None:

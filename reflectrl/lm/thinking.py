@@ -22,7 +22,7 @@ from reflectrl.lm.decode import Sampler
 from reflectrl.lm.encode import PromptBatch, PromptEncoder, over_menus
 from reflectrl.lm.head import in_eval_mode
 from reflectrl.lm.load import LanguageModel
-from reflectrl.lm.policy import LMPolicy, Part, Scores, parts
+from reflectrl.lm.policy import LMPolicy, Part, Scores
 from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Inputs, Tokens, padded, read_tree, split
 from reflectrl.lm.writer import Writer
