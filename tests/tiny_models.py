@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from tokenizers import AddedToken
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from reflectrl.data_gen.rows import Row
@@ -46,9 +47,24 @@ def tiny(kind: str, vocabulary: int, size: int = 32, max_length: int = MAX_LENGT
         return LlamaForCausalLM(LlamaConfig(**small, **heads, **shape))
 
 
-def save_tiny(kind: str, folder: Path, *, size: int = 32, max_length: int = MAX_LENGTH) -> ModelSection:
-    """Save a tiny model with a tokenizer, and return the section that loads it."""
+MARKS = ("<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<bos>")
+"""Special tokens of chat templates."""
+CHAT = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def save_tiny(
+    kind: str, folder: Path, *, size: int = 32, max_length: int = MAX_LENGTH, template: str | None = None
+) -> ModelSection:
+    """Save a tiny model with a tokenizer, maybe with a chat template, and return the section that loads it."""
     tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=max_length)
+    if template is not None:
+        tokenizer.add_special_tokens(
+            {"additional_special_tokens": [AddedToken(mark, normalized=False, special=True) for mark in MARKS]}
+        )
+        tokenizer.chat_template = template
     save_model(LanguageModel(tiny(kind, len(tokenizer), size, max_length), tokenizer), folder)
     return ModelSection(name=str(folder), max_length=max_length)
 

@@ -6,20 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_models import CORPUS, LABELS, MAX_LENGTH, policy_row, reflector_row, tiny
-from tokenizers import AddedToken
+from tiny_models import CHAT, LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny, tiny
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import PlainText, PromptEncoder
 from reflectrl.lm.load import LanguageModel, check_labels, load_model, load_processor, new_model, save_model
 from reflectrl.lm.section import ModelSection
-from reflectrl.lm.tokenizer import label_ids, train_tokenizer
+from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts import Prompt
 from reflectrl.training.sft_examples import encode_rows
 
-MARKS = ("<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<bos>")
-IM_TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-IM_ANSWER = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 DEFAULT_SYSTEM = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"
 NO_SYSTEM = (  # like Gemma's, which has other names for roles, and an end of turns that is no end of texts
     "<bos>{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -31,18 +27,18 @@ PLAIN_MARKS = (  # like Mistral's, whose turns begin and end with words
     "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
 )
 THINKS = (
-    f"{IM_TURNS}{IM_ANSWER}"
+    f"{CHAT}"
     "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
     "<think>\n\n</think>\n\n{% endif %}"
 )
-ALWAYS_THINKS = f"{IM_TURNS}{IM_ANSWER}{{% if add_generation_prompt %}}<think>\n{{% endif %}}"
+ALWAYS_THINKS = f"{CHAT}{{% if add_generation_prompt %}}<think>\n{{% endif %}}"
 DATED = (
     "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
-    f"Today: {{{{ date_string }}}}. Now: {{{{ strftime_now('%Y') }}}}.\n{IM_TURNS}{IM_ANSWER}"
+    f"Today: {{{{ date_string }}}}. Now: {{{{ strftime_now('%Y') }}}}.\n{CHAT}"
 )
 PARTS = "{% for m in messages %}<|im_start|>{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}Answer:"
 TEMPLATES = {
-    "ChatML with a system text of its own": (DEFAULT_SYSTEM + IM_TURNS + IM_ANSWER, "<|im_end|>"),
+    "ChatML with a system text of its own": (DEFAULT_SYSTEM + CHAT, "<|im_end|>"),
     "no system role": (NO_SYSTEM, "<end_of_turn>"),
     "turns marked by words": (PLAIN_MARKS, "<|im_end|>"),
     "thinks unless told not to": (THINKS, "<|im_end|>"),
@@ -53,15 +49,9 @@ TEMPLATES = {
 PROMPT = policy_row("Row 1. The file says <|im_end|>.", "2").prompt
 
 
-def save_chat(folder: Path, template: str | None) -> ModelSection:
+def save_chat(folder: Path, template: str) -> ModelSection:
     """Save a tiny Llama whose tokenizer has a chat template, and return the section that loads it."""
-    tokenizer = train_tokenizer(CORPUS, LABELS, pieces="phrases", vocabulary=400, max_length=4 * MAX_LENGTH)
-    tokenizer.add_special_tokens(
-        {"additional_special_tokens": [AddedToken(mark, normalized=False, special=True) for mark in MARKS]}
-    )
-    tokenizer.chat_template = template
-    save_model(LanguageModel(tiny("llama", len(tokenizer), max_length=4 * MAX_LENGTH), tokenizer), folder)
-    return ModelSection(name=str(folder), max_length=4 * MAX_LENGTH)
+    return save_tiny("llama", folder, max_length=4 * MAX_LENGTH, template=template)
 
 
 def tokenizer_of(section: ModelSection):
@@ -107,7 +97,7 @@ def test_thinking_is_switched_off_by_the_templates_own_argument_unless_it_is_wan
 
 
 def test_a_player_trained_without_a_template_is_saved_without_one(tmp_path: Path) -> None:
-    section = save_chat(tmp_path / "chat", IM_TURNS + IM_ANSWER)
+    section = save_chat(tmp_path / "chat", CHAT)
     plain = section.model_copy(update={"chat": "none"})
     lm = new_model(plain, labels=LABELS, seed=0)
     assert lm.tokenizer.decode(PlainText(lm.tokenizer).prompt(PROMPT)) == PROMPT.text
@@ -118,7 +108,7 @@ def test_a_player_trained_without_a_template_is_saved_without_one(tmp_path: Path
 
 
 def test_rows_are_the_prompts_of_play_and_their_answers_begin_the_assistants_turn(tmp_path: Path) -> None:
-    section = save_chat(tmp_path / "chat", DEFAULT_SYSTEM + IM_TURNS + IM_ANSWER)
+    section = save_chat(tmp_path / "chat", DEFAULT_SYSTEM + CHAT)
     tokenizer = tokenizer_of(section)
     rows = [policy_row("Row 1.", "2"), reflector_row("Row 1.", " Mistake. Taxi at row 2.")]
     encoder = PromptEncoder(tokenizer, label_ids(tokenizer, LABELS), section.max_length)
@@ -140,7 +130,7 @@ def test_rows_are_the_prompts_of_play_and_their_answers_begin_the_assistants_tur
 
 
 def test_a_prompt_that_is_cut_keeps_the_template_whole(tmp_path: Path) -> None:
-    section = save_chat(tmp_path / "chat", IM_TURNS + IM_ANSWER)
+    section = save_chat(tmp_path / "chat", CHAT)
     tokenizer = tokenizer_of(section)
     long = replace(PROMPT, history=tuple(f"Past: move {n}\n" for n in range(99)))
     ids = PromptEncoder(tokenizer, label_ids(tokenizer, LABELS), 200).tokens(long)
@@ -151,7 +141,7 @@ def test_a_prompt_that_is_cut_keeps_the_template_whole(tmp_path: Path) -> None:
 
 
 def test_prompts_of_an_episode_share_all_but_the_end(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(save_chat(tmp_path / "chat", DEFAULT_SYSTEM + IM_TURNS + IM_ANSWER))
+    tokenizer = tokenizer_of(save_chat(tmp_path / "chat", DEFAULT_SYSTEM + CHAT))
     first = Prompt("Find the exit.\n", ("Past: go left\n",), "Reflection:", state="Room 2.\n")
     second = replace(first, history=("Past: go left\n", "Past: go right\n"))
     one, other = PlainText(tokenizer).prompts([first, second])

@@ -13,7 +13,7 @@ import pytest
 from command_line import reflectrl
 from completions_server import VERSION, CompletionsServer
 from interruptions import command_that_ends
-from tiny_models import save_tiny
+from tiny_models import CHAT, save_tiny
 from trained_runs import play_stages, small_recipe
 from warm_processes import WarmProcess
 
@@ -40,7 +40,7 @@ def recipe_of(base: Path, url: str = "", **more: Any) -> Recipe:
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run after SFT, beside the base of its policy."""
     place = tmp_path_factory.mktemp("thoughts")
-    save_tiny("llama", place / "base", size=64, max_length=LENGTH)
+    save_tiny("llama", place / "base", size=64, max_length=LENGTH, template=CHAT)
     play_stages(recipe_of(place / "base"), place / "run", "gen-data", "sft")
     return place
 
