@@ -78,17 +78,10 @@ def check_place(path: Path, header: Header) -> None:
         raise InvalidInput(f"{path} holds episodes of {there}; these are of {here}: choose another file.")
 
 
-def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
-    """Add a successful episode to ``path``; return the number of its samples, which are then on the disk.
-
-    Raises:
-        WorkFailed: the file cannot be written.
-
-    """
-    if not trajectory.success:
-        return 0
+def samples_of(trajectory: Trajectory) -> list[Sample]:
+    """Return the steps of an episode as samples."""
     visited = past_states(turn.observation for turn in trajectory.turns)
-    samples = [
+    return [
         Sample(
             task=trajectory.task,
             seed=trajectory.seed,
@@ -104,6 +97,18 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
         )
         for step, turn in enumerate(trajectory.turns)
     ]
+
+
+def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
+    """Add a successful episode to ``path``; return the number of its samples, which are then on the disk.
+
+    Raises:
+        WorkFailed: the file cannot be written.
+
+    """
+    if not trajectory.success:
+        return 0
+    samples = samples_of(trajectory)
     try:
         append_samples(path, header, samples)
     except OSError as error:

@@ -37,6 +37,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "cycle.yaml").write_text("extends: ./cycle.yaml\n")
     (place / "wrong.yaml").write_text(f"extends: {NUMBERS}\nrlft: {{gamma: 3, epochs: none}}\nmodel: {{lora: 4}}\n")
     (place / "broken.jsonl").write_text('{"format": \n')
+    for name, said in (("talk", "Hello."), ("moves", "Action: fly")):
+        (place / f"{name}.json").write_text(json.dumps([{"messages": [{"role": "assistant", "content": said}]}]))
     recipe, runs = load_recipe(NUMBERS), place / "runs"
     for name in ("begun", "edited", "cut"):
         run = RunFolder(runs / name)

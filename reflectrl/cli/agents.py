@@ -1,4 +1,4 @@
-"""The commands that give an agent away: serve it over HTTP, and export it to a folder or the hub."""
+"""The commands that share with others: serve and export give an agent away; data gives and takes episodes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from reflectrl.cli.shared import AllowedHosts, RunFolder, check_belongs, complete_run
+from reflectrl.cli.envs import read_options
+from reflectrl.cli.shared import AllowedHosts, RunFolder, check_belongs, complete_env, complete_run
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of
+from reflectrl.core.text import counted
 from reflectrl.share import Bounds
 
 
@@ -120,3 +122,44 @@ def export(
     say(f"export: {folder}")
     if push_to_hub is not None:
         say(f"hub: {push(folder, push_to_hub, private=private)}")
+
+
+data = typer.Typer(help="Give SFT rows to other trainers, and take other projects' episodes.", no_args_is_help=True)
+
+
+@data.command("export")
+def export_data(
+    run: RunFolder,
+    form: Annotated[
+        Literal["trl", "sharegpt", "jsonl"],
+        typer.Option("--format", help="trl: prompt and completion; sharegpt: conversations; jsonl: all of a row."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder.")],
+) -> None:
+    """Write a run's SFT rows as a dataset, with a card."""
+    from reflectrl.share.dataset import export_rows
+
+    for file in export_rows(run, out, form):
+        say(f"{out / file.kind}.jsonl: {counted(file.rows, 'row')}")
+
+
+@data.command("import")
+def import_data(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Conversations: a JSON list, or JSON lines.")],
+    name: Annotated[str, typer.Argument(metavar="ENV", help="Environment.", autocompletion=complete_env)],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="New file, for data.demonstrations.")],
+    options: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of ENV.")] = None,
+    reword: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reword", metavar="'put {a} on {b}=move {a} to {b}'", help="ENV's words for an action; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Replay conversations of thoughts and actions in an environment; those that succeed become demonstrations."""
+    from reflectrl.data_gen.conversations import import_conversations
+
+    done = import_conversations(file, name, read_options(options or []), out, reword=reword or ())
+    for sentence in done.sentences():
+        warn(sentence)
+    say(f"{out}: {counted(done.episodes, 'episode')}, {counted(done.samples, 'sample')}")

@@ -1,4 +1,4 @@
-"""``model_card``: the README.md of an exported agent, for readers who know nothing else about it.
+"""``model_card`` and ``dataset_card``: the README.md of what is exported, for readers who know nothing else about it.
 
 Texts of recipes and environments may hold anything, so all of them are escaped.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from string import Template
 from typing import Any
 
@@ -90,6 +91,58 @@ def model_card(card: Card) -> str:
         example=example.format(peft=" and peft" if card.adapter else "", folder=" FOLDER" if packaged else ""),
         play="" if card.recipe.dataset else "reflectrl play --run FOLDER\n",  # questions need files, not exported
     )
+
+
+@dataclass(frozen=True)
+class RowsFile:
+    """A file of SFT rows in a dataset."""
+
+    kind: str
+    """Its name, without ``.jsonl``."""
+    rows: int
+    tasks: int
+    """Number of different tasks."""
+    negative: int
+    """Number of rows that show a deliberate mistake and its correction."""
+
+
+def dataset_card(recipe: Recipe, files: Sequence[RowsFile], columns: str) -> str:
+    """Return the card of a dataset of SFT rows, with the metadata that the hub and ``load_dataset`` read.
+
+    Args:
+        recipe: the recipe of the run.
+        files: the files of the dataset.
+        columns: what a row holds, in Markdown.
+
+    """
+    rows = max(each.rows for each in files)
+    metadata = {
+        "pretty_name": f"{recipe.name}, rows for supervised fine-tuning",
+        "task_categories": ["text-generation"],
+        "tags": ["reflectrl", "agents", "reinforcement-learning", visible(recipe.env.name).partition(":")[0]],
+        "size_categories": [next(name for most, name in _SIZES if rows < most)],
+        "configs": [{"config_name": each.kind, "data_files": f"{each.kind}.jsonl"} for each in files],
+    }
+    parts = {
+        "env": markdown(recipe.env.name),
+        "answers": _ANSWERS[recipe.prompt.action_mode],
+        "columns": columns,
+        "counts": "\n".join(
+            _table(
+                ("file", "rows", "tasks", "after a mistake"),
+                [(each.kind, *map(str, (each.rows, each.tasks, each.negative))) for each in files],
+                words=1,
+            )
+        ),
+        "data": "\n".join([*_taught(recipe), *_asked(recipe)]),
+    }
+    return Template(asset("dataset.md.tmpl")).substitute(
+        parts, metadata=yaml.safe_dump(metadata, sort_keys=False), name=markdown(recipe.name)
+    )
+
+
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (inf, "n>1M"))
+"""Names of the hub for numbers of rows, each with the number that is too large for it."""
 
 
 _EXAMPLE = """\
@@ -196,21 +249,29 @@ def _evaluation(run: RunData) -> Iterator[str]:
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
-    data, dataset = recipe.data, recipe.dataset
     if recipe.sft.enabled:
-        teacher = "the environment's expert" if data.teacher == "expert" else _endpoint(data.endpoint)
-        reflected = "" if recipe.players.reflector.player == "none" else f" with reflections by {teacher}"
-        yield f"{data.samples} steps of episodes{reflected}."
-        if data.negatives:
-            yield (
-                f"After a step, with probability {data.negatives:g}, a mistake is tried, which the next step has to "
-                "correct."
-            )
-        if data.demonstrations:
-            yield "Demonstrations by people come first."
+        yield from _taught(recipe)
     if recipe.rlft:
         yield "Reinforcement learning uses the episodes that the policy plays itself, on training tasks only."
-    if dataset:
+    yield from _asked(recipe)
+
+
+def _taught(recipe: Recipe) -> Iterator[str]:
+    data = recipe.data
+    teacher = "the environment's expert" if data.teacher == "expert" else _endpoint(data.endpoint)
+    reflected = "" if recipe.players.reflector.player == "none" else f" with reflections by {teacher}"
+    yield f"{data.samples} steps of episodes{reflected}."
+    if data.negatives:
+        yield (
+            f"After a step, with probability {data.negatives:g}, a mistake is tried, which the next step has to "
+            "correct."
+        )
+    if data.demonstrations:
+        yield "Demonstrations come first."
+
+
+def _asked(recipe: Recipe) -> Iterator[str]:
+    if dataset := recipe.dataset:
         wrote = "taken from its files" if dataset.writer != "openai" else f"by {_endpoint(dataset.endpoint)}"
         yield f"\nThe tasks are questions, {wrote}, about {markdown(', '.join(dataset.repositories))}."
 
