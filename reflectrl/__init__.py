@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core import (
     Hints,
+    IndexedActions,
     InvalidInput,
     NatLangEnv,
     Observation,
@@ -59,6 +60,7 @@ __all__ = [
     "EpisodeGroup",
     "GAE",
     "Hints",
+    "IndexedActions",
     "InvalidInput",
     "LeaveOneOut",
     "MenuView",

@@ -18,10 +18,9 @@ from gymnasium.utils.colorize import color2num
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.errors import raised
+from reflectrl.core.indexed import MASK
 from reflectrl.core.seeds import derive_seed
 
-MASK = "action_mask"
-"""Key of ``info`` under which gymnasium's own environments list the actions that have an effect."""
 PLAYER = "red"
 """Colour in which most of gymnasium's text games show the player; it is not named."""
 _COLOURED = re.compile(r"\x1b\[([\d;]+)m([^\x1b]+)\x1b\[0?m")

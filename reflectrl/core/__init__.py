@@ -3,6 +3,7 @@
 from reflectrl.core.check import check_env
 from reflectrl.core.env import NatLangEnv
 from reflectrl.core.errors import EpisodeFailed, InvalidInput, ReflectRLError, WorkFailed, nearest
+from reflectrl.core.indexed import IndexedActions
 from reflectrl.core.registry import env_names, make_env, register_env, register_gym_ids
 from reflectrl.core.types import (
     NO_MENU,
@@ -27,6 +28,7 @@ __all__ = [
     "EpisodeFailed",
     "Hints",
     "Image",
+    "IndexedActions",
     "InvalidInput",
     "NatLangEnv",
     "Observation",
