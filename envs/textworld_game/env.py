@@ -19,11 +19,16 @@ from reflectrl.core.errors import raised
 from reflectrl.core.files import user_path
 from reflectrl.core.foreign import is_signal
 from reflectrl.core.types import SPLITS
+from reflectrl.envs.textworld_game.words import described
 
 INSTALL = "pip install 'reflectrl[alfworld]'"
 PDDL = ".tw-pddl"
-KINDS = (".z8", PDDL)
-"""Files that TextWorld 1.7 can play and describe: Inform games with a ``.json`` beside them, and worlds in PDDL."""
+LOGIC = ".json"
+KINDS = (".z8", PDDL, LOGIC)
+"""Files that TextWorld 1.7 can play: Inform games with a ``.json`` beside them, worlds in PDDL, and the ``.json``
+alone, which has no texts."""
+_GAME = re.compile(rb'\s*{\s*"version"\s*:')
+"""Beginning of a game in JSON, unlike other files of that kind."""
 START = "The game begins."
 END = "The game is over."
 NOTHING = "Nothing else happens."
@@ -48,7 +53,8 @@ class TextWorldGame(NatLangEnv):
     training tasks only. Needs the extra ``alfworld``. Nothing has been trained on these games here.
 
     Args:
-        games: a game (``.z8`` with its ``.json`` beside it, or ``.tw-pddl``), or a folder of games.
+        games: a game (``.z8`` with its ``.json`` beside it, the ``.json`` alone, or ``.tw-pddl``), or a folder of
+            games. A ``.json`` without a story, as that of a Glulx game (``.ulx``), is shown in words of our own.
         horizon: maximum number of steps of an episode.
         menu: maximum length of the menu; a game with more commands is refused, because a shorter menu could lack the
             right one.
@@ -119,6 +125,8 @@ class TextWorldGame(NatLangEnv):
                 f"give {self.name!r} the option menu={len(commands)} or more."
             )
         shown = [_tidy(self._state.get(part)) for part in ("description", "inventory")]
+        if self._wordless:
+            shown = described(self._state["facts"]).splitlines()
         # the answer already contains a room that was just entered, or what was just asked for
         lines = [self._last, *(line for line in shown if line not in self._last)]
         return Observation("\n".join(lines), commands, f"Task: {self._about}")
@@ -130,6 +138,8 @@ class TextWorldGame(NatLangEnv):
         gained = (score or 0) - self._score
         self._score += gained
         said = _VERDICT.sub("", _tidy(self._state["feedback"])).strip()  # no rater may see the score
+        if self._wordless:
+            said = "" if ended else f"Done: {action}."
         self._last = said or (END if ended else NOTHING)
         won = bool(self._state["won"])
         after = self._state.get("policy_commands")
@@ -150,21 +160,35 @@ class TextWorldGame(NatLangEnv):
         self._put_away()
         self._engine = self._file = None
 
+    @property
+    def _wordless(self) -> bool:
+        """Whether the engine has no texts of this game."""
+        return self.task.id.endswith(LOGIC)
+
 
 def _find(games: str) -> tuple[Path, list[str]]:
     """Return the folder, and the games below it by name."""
     path = user_path(games)
     if path.is_dir():
-        files = sorted(file.relative_to(path).as_posix() for kind in KINDS for file in path.rglob(f"*{kind}"))
+        found = (file for kind in KINDS for file in path.rglob(f"*{kind}") if kind != LOGIC or _is_lone_game(file))
+        files = sorted(file.relative_to(path).as_posix() for file in found)
         if not files:
             raise InvalidInput(f"{path} has no games; expected files that end with {' or '.join(KINDS)}.")
         return path, files
     if path.suffix not in KINDS or not path.is_file():
         raise InvalidInput(
-            f"game {str(path)!r} is missing or of another kind; expected a file {' or '.join(KINDS)}, as "
-            "textworld.generator.compile_game makes of a .json."
+            f"game {str(path)!r} is missing or of another kind; expected a file {' or '.join(KINDS)}: of a Glulx game "
+            "(.ulx), which TextWorld 1.7 does not play, give the .json beside it."
         )
     return path.parent, [path.name]
+
+
+def _is_lone_game(file: Path) -> bool:
+    """Return whether a file in JSON is a game without its story beside it."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return _GAME.match(opened.read(64)) is not None and not file.with_suffix(".z8").exists()
 
 
 def _split(tasks: list[Task]) -> Mapping[str, Sequence[Task]]:
@@ -184,6 +208,7 @@ def _open(path: Path, expert: bool) -> Any:
     infos = textworld.EnvInfos(
         admissible_commands=True,
         description=True,
+        facts=path.suffix == LOGIC,
         inventory=True,
         max_score=True,
         objective=True,
@@ -202,6 +227,8 @@ def _open(path: Path, expert: bool) -> Any:
                 raise ValueError("its goal cannot be reached, whatever is done") from error
             raise
         return engine
+    if path.suffix == LOGIC:
+        return textworld.start(str(path), infos)
     if not path.with_suffix(".json").is_file():
         raise InvalidInput(
             f"{path} has no {path.stem}.json beside it; expected a game that TextWorld made, because the engine knows "

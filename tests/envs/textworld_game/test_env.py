@@ -20,6 +20,7 @@ from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import make_game
 from reflectrl.envs.textworld_game import TextWorldGame
+from reflectrl.envs.textworld_game.words import described
 
 pytestmark = pytest.mark.slow
 
@@ -220,6 +221,76 @@ def test_a_path_after_the_name_is_the_whole_environment(folder, game, tmp_path):
 
 
 # ---- what cannot be played -------------------------------------------------------------------------------------------
+
+
+def test_a_game_in_json_alone_is_played_in_words_from_its_facts(game, tmp_path, begun):
+    told, alone = begun(game), begun(shutil.copyfile(Path(game).with_suffix(".json"), tmp_path / "house.json"))
+    assert alone.observation.task == told.observation.task
+    assert alone.observation.text.startswith("The game begins.\nYou are in the ")
+    assert alone.observation.text.splitlines()[-1].startswith("You carry: ")
+    ways = []
+    for env in (told, alone):
+        path = []
+        while (action := env.expert()) is not None:
+            path.append(action)
+            _, reward, ended, _, info = env.step(action)
+        ways.append((path, reward, ended, info["success"]))
+    assert ways[0] == ways[1]
+    assert ways[1][1:] == (1.0, True, True)
+    assert "Done: " not in alone.observation.text
+    check_env(TextWorldGame(str(tmp_path / "house.json")))
+
+
+def test_a_folder_takes_json_for_a_game_only_if_it_is_one_without_a_story(folder):
+    (folder / "house-0.z8").unlink()
+    (folder / "notes.json").write_text('{"title": "no game"}')
+    names = [task.id for split in SPLITS for task in TextWorldGame(str(folder)).tasks(split)]
+    assert len(names) == 10
+    assert [name for name in names if not name.endswith(".z8")] == ["house-0.json"]
+
+
+def test_facts_become_words_and_what_is_shut_hides_what_it_holds():
+    from textworld.logic import Proposition, Variable
+
+    def fact(name, *things, kind="o"):
+        return Proposition(name, [Variable(thing, kind) for thing in things])
+
+    facts = [
+        *(
+            fact("at", "P", "hall"),
+            fact("at", "chest", "hall"),
+            fact("at", "table", "hall"),
+            fact("at", "bed", "attic"),
+        ),
+        *(fact("in", "coin", "chest"), fact("on", "box", "table"), fact("in", "pearl", "box"), fact("in", "key", "I")),
+        *(fact("locked", "chest"), fact("open", "box"), fact("free", "slot_1", kind="slot")),
+        *(fact("north_of", "attic", "hall"), fact("south_of", "hall", "attic"), fact("west_of", "yard", "hall")),
+        *(fact("link", "hall", "iron door", "attic"), fact("link", "attic", "iron door", "hall")),
+        *(fact("closed", "iron door"), fact("free", "hall", "yard")),
+    ]
+    assert (
+        described(facts[::-1])
+        == described(facts)
+        == (
+            "You are in the hall.\n"
+            "You see: chest (locked), table with box (open) with pearl.\n"
+            "Exits: north through iron door (closed), west.\n"
+            "You carry: key."
+        )
+    )
+
+
+@pytest.mark.parametrize("content", ['{"version": 1, "world": [', '{"version": 1}', '{"version": 9}', "[]"])
+def test_a_damaged_game_in_json_is_refused(content, tmp_path, begun):
+    (tmp_path / "odd.json").write_text(content)
+    with pytest.raises(InvalidInput, match=r"odd\.json cannot be played"):
+        begun(str(tmp_path / "odd.json"))
+
+
+def test_a_glulx_game_is_refused_with_what_is_played_instead(tmp_path):
+    (tmp_path / "house.ulx").touch()
+    with pytest.raises(InvalidInput, match=r"\.ulx.*give the \.json beside it"):
+        TextWorldGame(str(tmp_path / "house.ulx"))
 
 
 def test_what_is_no_game_is_refused(tmp_path, game, begun):
