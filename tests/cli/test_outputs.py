@@ -13,6 +13,8 @@ report run --out
 compare run --csv
 play number_line --expert --save
 export run --out
+data export run --format trl --out
+data import talk.json number_line --out
 recipes cp number_line/nano
 new-env harbour --out"""
 """Commands that write to the path in their last argument."""
