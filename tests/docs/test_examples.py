@@ -25,15 +25,6 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-TESTS = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep TRL from taking the folder tests/vllm, on the path of the tests, for the package vllm."""
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if Path(place) != TESTS])
-
-
 def example(name: str, *packages: str) -> ModuleType:
     """Import an example; skip the test where a package that it is about is not installed."""
     for package in packages:
@@ -184,7 +175,6 @@ def loss_of(model: Any, ids: torch.Tensor, prompt: int) -> torch.Tensor:
     return model(ids, labels=labels).loss
 
 
-@pytest.mark.usefixtures("no_vllm")
 @pytest.mark.filterwarnings(
     "ignore:.*gradient_checkpointing.*:FutureWarning"
 )  # transformers renamed it, TRL did not yet
@@ -216,7 +206,6 @@ def test_grpo_of_trl_plays_by_tool_calls_for_two_steps(tmp_path, monkeypatch):
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
-@pytest.mark.usefixtures("no_vllm")
 def test_what_a_tool_call_is_answered():
     game = example("grpo_of_trl").Game()
     first = game.reset(task="1-to-2", prompt=[])

