@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -18,6 +19,17 @@ from reflectrl.core.addresses import host_of
 from reflectrl.core.text import counted
 from reflectrl.share import Bounds
 
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+ServedAs = Annotated[
+    list[str] | None,
+    typer.Option("--served-as", metavar="NAME", help="Additional host name that clients may use; repeatable."),
+]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),
+]
+
 
 def serve(
     run: Annotated[
@@ -31,17 +43,11 @@ def serve(
         bool | None,
         typer.Option("--greedy/--sample", help="Choose the most probable action, or sample; default: by validation."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    served_as: Annotated[
-        list[str] | None,
-        typer.Option("--served-as", metavar="NAME", help="Additional host name that clients may use; repeatable."),
-    ] = None,
+    host: Host = "127.0.0.1",
+    served_as: ServedAs = None,
     allow_host: AllowedHosts = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")] = 8000,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),
-    ] = None,
+    port: Port = 8000,
+    api_key_env: Key = None,
     max_body: Annotated[
         int, typer.Option("--max-body", min=1, help="Maximum size of a request body in bytes.")
     ] = Bounds.max_body,
@@ -60,12 +66,8 @@ def serve(
         )
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
-    for name in served_as or ():
-        if not name or host_of(f"//{name}") != name.lower():
-            raise InvalidInput(
-                f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
-            )
-    key = None if api_key_env is None else _key(api_key_env)
+    check_names(served_as or ())
+    key = None if api_key_env is None else read_key(api_key_env)
     from reflectrl.share.server import serve as answer
 
     bounds = Bounds(max_body, max_waiting, timeout_s=timeout_s)
@@ -83,7 +85,27 @@ def serve(
     )
 
 
-def _key(name: str) -> str:
+def check_names(served_as: Sequence[str]) -> None:
+    """Check the host names of ``--served-as``.
+
+    Raises:
+        InvalidInput: one that has a scheme or a port.
+
+    """
+    for name in served_as:
+        if not name or host_of(f"//{name}") != name.lower():
+            raise InvalidInput(
+                f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
+            )
+
+
+def read_key(name: str) -> str:
+    """Return the key that the environment variable of ``--api-key-env`` holds.
+
+    Raises:
+        InvalidInput: it holds none.
+
+    """
     key = os.environ.get(name, "").strip()
     if not (key and key.isascii() and key.isprintable()):
         raise InvalidInput(

@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 import reflectrl
-from reflectrl.cli import agents, doctor, envs, explore, play, recipes, reports, stage_commands
+from reflectrl.cli import agents, doctor, env_commands, envs, explore, play, recipes, reports, stage_commands
 from reflectrl.cli.terminal import say
 
 UsageError = cast(
@@ -62,6 +62,7 @@ app.add_typer(recipes.recipes, name="recipes", rich_help_panel=SETUP)
 app.add_typer(recipes.models, name="models", rich_help_panel=SETUP)
 app.command("estimate", rich_help_panel=SETUP)(stage_commands.estimate)
 app.command("check-env", rich_help_panel=SETUP)(envs.check)
+app.add_typer(env_commands.env, name="env", rich_help_panel=SETUP)
 app.command("new-env", rich_help_panel=SETUP)(envs.new_env)
 app.command("doctor", rich_help_panel="Installation")(doctor.doctor)
 

@@ -32,6 +32,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "gym_cards": "reflectrl.envs.gym_cards:GymCards",
     "gymnasium": "reflectrl.envs.gymnasium_game:GymnasiumGame",
     "number_line": "reflectrl.envs.number_line:NumberLine",
+    "openenv": "reflectrl.envs.openenv_game:OpenEnvGame",
     "shop": "reflectrl.envs.shop:Shop",
     "robots": "reflectrl.envs.robots:Robots",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",

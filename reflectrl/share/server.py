@@ -1,4 +1,4 @@
-"""``serve``: an agent over HTTP, whose ``/act`` maps a state to an action.
+"""``serve``: an agent over HTTP, whose ``/act`` maps a state to an action; ``serve_env``: an environment.
 
 The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
 clients that open connections without sending a request are left to a reverse proxy.
@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp
 
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import NO_MENU, InvalidInput, Observation, WorkFailed
@@ -75,30 +76,98 @@ def serve(
     bounds = bounds or Bounds()
     with listen(host, port) as listener:  # first, because models take long to load
         agent = load_served_agent(run, policy, greedy=greedy, allow_hosts=allow_hosts)
-        address, number = listener.getsockname()[:2]
-        public = not ipaddress.ip_address(address).is_loopback
-        names = {host, *served_as, *([socket.gethostname()] if public else ())}
-        if key is None and public:
-            tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
-        url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
-        said = f"serving {agent.who} with {agent.way_to_play} on {url}"
-        app = make_app(agent, bounds, key, names, ready=lambda: ready(said))
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http="h11",
-                loop="asyncio",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                limit_concurrency=bounds.max_waiting + bounds.max_idle,
-                timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
-            )
+
+        def make(names: Iterable[str], url: str) -> FastAPI:
+            said = f"serving {agent.who} with {agent.way_to_play} on {url}"
+            return make_app(agent, bounds, key, names, ready=lambda: ready(said))
+
+        run_app(make, listener, host, key=key, bounds=bounds, served_as=served_as)
+
+
+def serve_env(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    key: str | None = None,
+    sessions: int = 8,
+    served_as: Sequence[str] = (),
+    ready: Callable[[str], None] = tell_user,
+) -> None:
+    """Serve an environment to clients of OpenEnv until SIGINT or SIGTERM; from the main thread only.
+
+    Args:
+        name: registered name of the environment, or ``module:Class``.
+        options: its constructor's arguments.
+        host: address to listen on.
+        port: port to listen on; 0 for any free one.
+        key: bearer key that clients must send; ``None`` for no check.
+        sessions: maximum number of sessions at a time, each with an environment of its own.
+        served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        ready: receives a line with the environment and the address.
+
+    Raises:
+        InvalidInput: no such environment, or an address that cannot be used.
+
+    """
+    from reflectrl.share.env_server import env_app
+
+    app, bounds = env_app(name, options, sessions), Bounds()
+
+    def gated(names: Iterable[str], url: str) -> Gate:
+        app.router.on_startup.append(lambda: ready(f"serving {name} on {url} for clients of OpenEnv"))
+        return Gate(app, bounds, key, names)
+
+    with listen(host, port) as listener:
+        run_app(gated, listener, host, key=key, bounds=bounds, served_as=served_as, websockets=True)
+
+
+def run_app(
+    make: Callable[[Iterable[str], str], ASGIApp],
+    listener: socket.socket,
+    host: str,
+    *,
+    key: str | None,
+    bounds: Bounds,
+    served_as: Sequence[str] = (),
+    websockets: bool = False,
+) -> None:
+    """Answer requests until SIGINT or SIGTERM; from the main thread only.
+
+    Args:
+        make: returns the application for host names that clients may use, and the server's address.
+        listener: socket that accepts connections.
+        host: address that was asked for, which clients may use.
+        key: bearer key that clients must send; ``None`` for no check, with a warning where others can reach it.
+        bounds: limits of a request, or of a message of a websocket.
+        served_as: further host names that clients may use.
+        websockets: whether the application answers them.
+
+    """
+    address, number = listener.getsockname()[:2]
+    public = not ipaddress.ip_address(address).is_loopback
+    if key is None and public:
+        tell_user(f"warning: other machines can reach {address}, and no key is required; set --api-key-env.")
+    names = {host, *served_as, *([socket.gethostname()] if public else ())}
+    url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make(names, url),
+            http="h11",
+            loop="asyncio",
+            ws="websockets-sansio" if websockets else "none",
+            ws_max_size=bounds.max_body,
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=bounds.max_waiting + bounds.max_idle,
+            timeout_graceful_shutdown=math.ceil(bounds.timeout_s) + 1,
         )
-        with _stopped_by_signals(server):
-            server.run(sockets=[listener])
+    )
+    with _stopped_by_signals(server):
+        server.run(sockets=[listener])
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import hmac
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from starlette.datastructures import Headers
@@ -145,11 +146,14 @@ class Gate:
         self._hosts = {"localhost", *map(str.lower, hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or pass on an event of the application's lifespan."""
-        if scope["type"] != "http":
+        """Handle one request or websocket, or pass on an event of the application's lifespan."""
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if scope["type"] == "websocket":
+            await self._open(headers, scope, receive, send)
+            return
         try:
             self._check_host(headers)
             self._check_key(headers)
@@ -170,6 +174,18 @@ class Gate:
             frames = "".join(traceback.format_tb(error.__traceback__))
             tell_user(f"error: a request failed with {type(error).__name__}\n{frames}")
             await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)
+
+    async def _open(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open a websocket, or answer 403; browsers would open one for any page, but say whose."""
+        try:
+            if page := headers.get("origin"):
+                self._check_host(Headers({"host": urlsplit(page).netloc}))
+            self._check_host(headers)
+            self._check_key(headers)
+        except HTTPException:
+            await send({"type": "websocket.close"})
+            return
+        await self._app(scope, receive, send)
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""

@@ -1,0 +1,121 @@
+"""``OpenEnvGame``: an environment of OpenEnv, on a server elsewhere or on one that is started here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core.registry import foreign_code
+
+
+class OpenEnvGame(NatLangEnv):
+    """An environment of OpenEnv. ``openenv:SERVER`` names it wherever an environment is named.
+
+    A task is a seed, which the server gets with ``reset``. Many servers ignore it: then a task begins anywhere,
+    ``check-env`` says that two environments differ, and no episode can be copied or replayed (``env.on_failure=drop``).
+
+    An episode stays in the session that it began in. If that ends, or an answer is late, the environment has failed;
+    only ``reset`` is asked for a second time. A missing reward counts 0, but an episode that ends without one has
+    failed too. Text that is no action costs ``penalty`` and changes nothing. A truncation by the server counts as the
+    end. Needs the extra ``openenv``.
+
+    Args:
+        server: address, ``https://...``; or an installed package, whose ``server.app:app`` runs in a process that the
+            environments of this one share; or ``module:app``.
+        success_reward: an episode is a success if it ends with a reward of at least this, unless the server says
+            ``success`` in its observation or metadata.
+        actions: names of a menu's actions; absent: what ``TextMap`` finds.
+        menu: length of the longest menu, where states list their actions.
+        text_map: ``module:Class`` of a subclass of ``TextMap``.
+        variables: environment variables for a package's server.
+        key: ``$NAME``, the environment variable with the bearer key for an address.
+        timeout_s: seconds for an answer.
+        penalty: cost of a text that is no action.
+        horizon: maximum number of steps of an episode.
+        seeds: number of tasks; half of them are for training, a quarter each for validation and test.
+
+    Raises:
+        InvalidInput: no such server, a class that is no ``TextMap``, or a variable without a key.
+
+    """
+
+    name = "openenv"
+    observable = False
+
+    def __init__(
+        self,
+        server: str,
+        success_reward: float = 1.0,
+        actions: Sequence[str] = (),
+        menu: int = 40,
+        text_map: str = "reflectrl.envs.openenv_game:TextMap",
+        variables: Mapping[str, str] | None = None,
+        key: str | None = None,
+        timeout_s: float = 30.0,
+        penalty: float = 0.1,
+        horizon: int = 50,
+        seeds: int = 400,
+    ) -> None:
+        super().__init__(horizon)
+        if find_spec("openenv") is None:
+            raise InvalidInput("environments of OpenEnv need its package; run pip install 'reflectrl[openenv]'.")
+        from reflectrl.envs.openenv_game.session import Session
+
+        if seeds < 4:
+            raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
+        self._success_reward, self._penalty, self._seeds = success_reward, penalty, seeds
+        self._session = Session(server, variables or {}, key, timeout_s)
+        module, _, name = text_map.partition(":")
+        with foreign_code(f"{server!r} cannot be played with text_map={text_map!r}"):
+            tools = self._session.tools()
+            self._map = getattr(importlib.import_module(module), name)(self._session.schema, tools, actions, menu)
+            self.max_actions, self.instructions = self._map.max_actions, self._map.instructions
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return seeds, each of which belongs to one split."""
+        first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
+        numbers = range(int(first * self._seeds), int(last * self._seeds))
+        return [Task(f"seed-{number}", {"seed": number}) for number in numbers]
+
+    def start(self, task: Task) -> None:
+        """Begin an episode with the task's seed; after a failure, in a new session."""
+        self._seen: Mapping[str, Any] = {}
+        self._show(self._session.reset(task.options["seed"]).observation)
+
+    def observe(self) -> Observation:
+        """Return the last state, after what was wrong with an action since then."""
+        return self._shown
+
+    def act(self, action: str) -> Outcome:
+        from reflectrl.envs.openenv_game.session import Refused
+
+        try:
+            given = self._map.action(action)
+        except ValueError as error:
+            return self._refuse(str(error))
+        try:
+            result = self._session.step(given)
+        except Refused:
+            return self._refuse("the server takes no such action")
+        if result.done and result.reward is None:
+            raise ValueError("ended the episode without a reward")
+        self._show(result.observation)
+        success = {**(result.metadata or {}), **result.observation}.get("success")
+        reward = 0.0 if result.reward is None else float(result.reward)
+        won = reward >= self._success_reward if success is None else bool(success)
+        return Outcome(reward, ended=result.done, success=result.done and won)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _show(self, seen: Mapping[str, Any]) -> None:
+        self._shown = self._plain = self._map.observation(seen, self._seen)
+        self._seen = seen
+
+    def _refuse(self, why: str) -> Outcome:
+        self._shown = replace(self._plain, text=f"That was no action: {why}.\n{self._plain.text}")
+        return Outcome(-self._penalty, illegal=True)
