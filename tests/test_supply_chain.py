@@ -56,6 +56,11 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "reflectrl/lm/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},
     "reflectrl/rollout/process.py": {"subprocess": "python, for worker processes of our own"},
+    "envs/openenv_game/servers.py": {
+        "socket": "the address that a package's server listens at",
+        "subprocess": "python, for the server of a package that the recipe names",
+    },
+    "envs/openenv_game/session.py": {"httpx2": "the server that a recipe names"},
     "envs/auto_explore/sources.py": {"subprocess": "git, for a source that is a git URL"},
     "envs/auto_explore/sdist.py": {
         "unearth": "the package index, for a source that is pypi:NAME",

@@ -16,12 +16,12 @@ class OpenEnvGame(NatLangEnv):
     """An environment of OpenEnv. ``openenv:SERVER`` names it wherever an environment is named.
 
     A task is a seed, which the server gets with ``reset``. Many servers ignore it: then a task begins anywhere,
-    ``check-env`` says that two environments differ, and no episode can be copied or replayed (``env.on_failure=drop``).
+    ``check-env`` says so, and no episode can be copied or replayed (``env.on_failure=drop``).
 
     An episode stays in the session that it began in. If that ends, or an answer is late, the environment has failed;
-    only ``reset`` is asked for a second time. A missing reward counts 0, but an episode that ends without one has
-    failed too. Text that is no action costs ``penalty`` and changes nothing. A truncation by the server counts as the
-    end. Needs the extra ``openenv``.
+    only ``reset`` is asked for a second time. A missing reward (NaN is sent as one) counts 0, but an episode that ends
+    without one has failed too. Text that is no action costs ``penalty`` and changes nothing. A truncation by the server
+    counts as the end. Needs the extra ``openenv``.
 
     Args:
         server: address, ``https://...``; or an installed package, whose ``server.app:app`` runs in a process that the
@@ -102,7 +102,7 @@ class OpenEnvGame(NatLangEnv):
         except Refused:
             return self._refuse("the server takes no such action")
         if result.done and result.reward is None:
-            raise ValueError("ended the episode without a reward")
+            raise ValueError("the server ended the episode without a reward")
         self._show(result.observation)
         success = {**(result.metadata or {}), **result.observation}.get("success")
         reward = 0.0 if result.reward is None else float(result.reward)

@@ -18,7 +18,7 @@ SESSIONS = "64"
 _PROGRAM = """
 import os, socket, sys, threading
 sys.path[:] = sys.argv[3:]
-threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
 import uvicorn
 server = uvicorn.Server(uvicorn.Config(sys.argv[1], log_level="error"))
 server.run(sockets=[socket.socket(fileno=int(sys.argv[2]))])

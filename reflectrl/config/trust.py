@@ -82,6 +82,8 @@ FIELDS: Mapping[str, Kind] = {
     },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""
+_CODE = {"server"}
+"""Options of environments that name a package whose code would run, although it is a plain word."""
 _SILENT_AT_PLAY = [kind.role.name for kind in SEATS if not kind.role.speaks_before]
 
 
@@ -230,7 +232,7 @@ def _of_options(where: str, env: str, options: Mapping[str, Any], given: Collect
     """Yield the options that hold more than numbers and words; a path, address or module is not a word."""
     for name, value in options.items():
         words = value if isinstance(value, list) else [value]
-        if name not in given and not all(_is_harmless(word) or _is_word(word) for word in words):
+        if name not in given and (name in _CODE or not all(_is_harmless(word) or _is_word(word) for word in words)):
             yield Wish(f"make the environment {env} with {name}={value!r} ({where})", option=name)
 
 

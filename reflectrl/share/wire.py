@@ -7,7 +7,6 @@ import hmac
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from starlette.datastructures import Headers
@@ -155,7 +154,7 @@ class Gate:
             await self._open(headers, scope, receive, send)
             return
         try:
-            self._check_host(headers)
+            self._check_host(host_of(f"//{headers.get('host', '')}"))
             self._check_key(headers)
             body = await self._body(receive)
         except HTTPException as refused:
@@ -179,17 +178,16 @@ class Gate:
         """Open a websocket, or answer 403; browsers would open one for any page, but say whose."""
         try:
             if page := headers.get("origin"):
-                self._check_host(Headers({"host": urlsplit(page).netloc}))
-            self._check_host(headers)
+                self._check_host(host_of(page))
+            self._check_host(host_of(f"//{headers.get('host', '')}"))
             self._check_key(headers)
         except HTTPException:
             await send({"type": "websocket.close"})
             return
         await self._app(scope, receive, send)
 
-    def _check_host(self, headers: Headers) -> None:
+    def _check_host(self, host: str) -> None:
         """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""
-        host = host_of(f"//{headers.get('host', '')}")
         if host not in self._hosts and not ip_address(host):
             known = ", ".join(sorted(self._hosts))
             sentence = f"the header Host names {host[:60]!r}; expected {known} or an IP address"

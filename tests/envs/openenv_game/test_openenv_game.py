@@ -1,0 +1,160 @@
+"""Environments of OpenEnv on real servers: games of others, and servers that fail."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reflectrl.core import Task, check_env, make_env
+from reflectrl.core.errors import EnvFailed
+
+pytest.importorskip("openenv", reason="needs the extra openenv")
+pytestmark = pytest.mark.slow
+FAULTS = "openenv:openenv_faults:app"
+
+
+@pytest.fixture
+def make():
+    """Make environments, and close them after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def one(name, **options):
+            env = make_env(name, **options)
+            opened.callback(env.close)
+            return env
+
+        yield one
+
+
+def begun(env, number=0):
+    """Begin a task; return the text of its first state."""
+    return env.reset(seed=0, options={"task": Task(f"seed-{number}", {"seed": number})})[0]
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory):
+    """Name of the package that OpenEnv itself writes: its environment echoes."""
+    folder = tmp_path_factory.mktemp("packages")
+    program = Path(sys.executable).with_name("openenv")
+    subprocess.run([program, "init", "an_echo", "--output-dir", folder], check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield "openenv:an_echo"
+
+
+def test_the_environment_that_openenv_writes_is_played(echo, make):
+    env = make(echo)
+    check_env(env)
+    assert begun(env) == "echoed_message: An Echo environment ready!\nmessage_length: 0"
+    assert env.instructions == "message: Message to echo back"
+    text, reward, *_ = env.step("hello")
+    assert (text, reward) == ("echoed_message: hello\nmessage_length: 5", 0.5)
+    other = make(echo)  # in another server, since one takes one session at a time
+    assert begun(other).startswith("echoed_message: An Echo")
+    assert env.step("there")[0].startswith("echoed_message: there")
+
+
+def test_a_game_of_textarena_is_played_in_free_text(make):
+    env = make("openenv:textarena_env", variables={"TEXTARENA_ENV_ID": "Mastermind-v0"})
+    check_env(env)
+    assert begun(env).startswith("[GAME] You are playing Mastermind.")
+    text, reward, *_, info = env.step("what?")
+    assert text.startswith("[Player] [what?]\n[GAME] You attempted an invalid move.")
+    text, *_ = env.step("[1 2 3 4]")
+    assert text.splitlines()[1].startswith("[GAME] Submitted [1 2 3 4]. Feedback: ")
+    assert (env.max_actions, info["illegal"], reward) == (0, False, 0.0)
+
+
+GUESS = {"variables": {"TEXTARENA_ENV_ID": "GuessTheNumber-v0"}, "actions": [f"[{n}]" for n in range(1, 21)]}
+
+
+def test_a_game_with_names_for_its_actions_is_won(make):
+    env = make("openenv:textarena_env", **GUESS)
+    begun(env)
+    low, high, ended = 1, 20, False
+    while not ended:
+        text, reward, ended, _, info = env.step(f"[{(low + high) // 2}]")
+        low, high = (low, (low + high) // 2 - 1) if "lower" in text else ((low + high) // 2 + 1, high)
+    assert (reward, info["success"]) == (1.0, True)
+
+
+def test_check_env_finds_a_server_of_one_word_in_order(make):
+    check_env(make(FAULTS))
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("nan", "raised ValueError: the server ended the episode without a reward"),
+        ("nothing", "raised ValueError: the server ended the episode without a reward"),
+        ("raise", r"raised RuntimeError: Server error: nothing was computed \(code: EXECUTION_ERROR\)"),
+        ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 2 s"),
+        ("die", r"raised ConnectionError: the server at http://\S+ ended the session"),
+    ],
+)
+def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, make):
+    env = make(FAULTS, timeout_s=2.0 if said == "wait" else 30.0)
+    begun(env, 1)
+    with pytest.raises(EnvFailed, match=rf"^environment 'openenv' failed in task 'seed-1' .*: it {sentence}; fix it"):
+        env.step(said)
+    assert begun(env, 2) == "Say green."
+    assert env.step("green")[1:3] == (1.0, True)
+
+
+class Hosted:
+    """A server on one port that can be ended and started again."""
+
+    def __init__(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.process = None
+
+    def start(self, **variables):
+        tests = str(Path(__file__).parents[2])
+        command = [sys.executable, "-m", "uvicorn", "openenv_faults:app", "--port", str(self.port)]
+        environment = {**os.environ, **variables, "PYTHONPATH": tests}
+        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        while "Uvicorn running" not in self.process.stderr.readline():
+            assert self.process.poll() is None
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def hosted():
+    server = Hosted()
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_a_server_that_is_restarted_in_an_episode_ends_it_and_serves_the_next(hosted, make):
+    env = make(f"openenv:http://127.0.0.1:{hosted.port}")
+    begun(env, 1)
+    hosted.kill()
+    hosted.start()  # its new session would take the action, but is in no episode
+    with pytest.raises(EnvFailed, match="after 0 steps, at action 'blue': it raised ConnectionError: the server at"):
+        env.step("blue")
+    assert begun(env, 1) == "Say blue."
+    hosted.kill()
+    hosted.start(MAX_CONCURRENT_ENVS="1")
+    assert begun(env, 1) == "Say blue."  # the start of an episode is asked for again
+    other = make(f"openenv:http://127.0.0.1:{hosted.port}")
+    with pytest.raises(EnvFailed, match=r"1/1 sessions active.*; let it serve more, or play fewer episodes at a time"):
+        begun(other)
+    hosted.kill()
+    with pytest.raises(
+        EnvFailed, match=r"at the start of task 'seed-1': it raised ConnectionError: the server at \S+ "
+    ):
+        begun(env, 1)
+    hosted.start(FIELD="spoken")
+    with pytest.raises(EnvFailed, match="is another version now, with other messages; start again"):
+        begun(env, 1)
