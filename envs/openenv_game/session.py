@@ -142,7 +142,9 @@ class Session:
 
 def _key(key: str) -> str:
     if not (key.startswith("$") and os.environ.get(key[1:])):
+        given = f"{key}, which holds none" if key.startswith("$") else "something else"
         raise InvalidInput(
-            f"key={key!r} was given; expected $NAME of an environment variable that holds the key, which no recipe may."
+            f"the option key is {given}; expected $NAME of an environment variable that holds the key, because options "
+            "are written into run folders."
         )
     return os.environ[key[1:]]

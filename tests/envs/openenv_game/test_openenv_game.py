@@ -10,9 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import refused
 
 from reflectrl.core import Task, check_env, make_env
 from reflectrl.core.errors import EnvFailed
+from reflectrl.prompts import PromptFormat
+from reflectrl.rollout import Episode, rollout
+from reflectrl.rollout.limits import WorkerLimits
+from reflectrl.rollout.pool import LocalEnvs
+from reflectrl.seats.others import GivenActions
 
 pytest.importorskip("openenv", reason="needs the extra openenv")
 pytestmark = pytest.mark.slow
@@ -86,6 +92,39 @@ def test_a_game_with_names_for_its_actions_is_won(make):
 
 def test_check_env_finds_a_server_of_one_word_in_order(make):
     check_env(make(FAULTS))
+
+
+def test_a_map_of_ones_own_takes_the_place_of_ours(make):
+    env = make(FAULTS, text_map="shouting:Shouting", penalty=0.25)
+    assert begun(env, 3) == "SAY WHITE."
+    text, reward, *_, info = env.step("white")
+    assert (text, reward) == ("That was no action: it is not shouted.\nSAY WHITE.", -0.25)
+    assert info["illegal"] is True
+    too_long = "W" * 100_000
+    assert env.step(too_long)[0] == "That was no action: the server takes no such action.\nSAY WHITE."
+    assert env.step("WHITE")[1:3] == (1.0, True)
+    assert "cannot be played with text_map='nowhere:Map'" in refused("check-env", FAULTS, "text_map=nowhere:Map")
+
+
+class Says:
+    """Policy that says the word of the state, but for one that makes the server fail."""
+
+    def act(self, views, draws):
+        words = [view.observation.text.split()[1].strip(".") for view in views]
+        return GivenActions(["nothing" if word == "red" else word for word in words]).act(views, draws)
+
+
+def test_episodes_that_a_fault_ends_are_dropped_and_no_other_is_lost():
+    with LocalEnvs(WorkerLimits(on_failure="drop")) as source:
+        envs = source.make(FAULTS, {"seeds": 16}, 3)
+        episodes = [Episode(task, 0) for task in envs[0].tasks("train")]
+        layout = PromptFormat(action_mode="text")
+        played = rollout(envs, episodes, policy=Says(), seats=(), layout=layout)
+        for env in envs:
+            env.close()
+    assert source.failures == 2
+    assert [each.task.id for each in played] == [f"seed-{number}" for number in (1, 2, 3, 5, 6, 7)]
+    assert all(each.success and each.episode_return == 1.0 for each in played)
 
 
 @pytest.mark.parametrize(
