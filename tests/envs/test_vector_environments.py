@@ -41,7 +41,7 @@ def plain(shown):
 
 def test_no_environment_is_forgotten():
     ours = {name for name in env_names() if env_class(name).__module__.startswith("reflectrl.")}
-    assert {name.partition(":")[0] for name in OPTIONS} | {"textworld"} == ours
+    assert {name.partition(":")[0] for name in OPTIONS} | {"openenv", "textworld"} == ours
 
 
 @pytest.mark.slow

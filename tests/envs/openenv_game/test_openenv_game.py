@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import socket
 import subprocess
@@ -90,8 +91,14 @@ def test_a_game_with_names_for_its_actions_is_won(make):
     assert (reward, info["success"]) == (1.0, True)
 
 
-def test_check_env_finds_a_server_of_one_word_in_order(make):
-    check_env(make(FAULTS))
+def test_on_a_server_that_takes_seeds_tasks_differ_and_an_episode_can_be_copied(make):
+    env = make(FAULTS)
+    check_env(env)
+    assert [begun(env, number) for number in range(3)] == ["Say red.", "Say blue.", "Say green."]
+    env.step("blue")
+    twin = copy.copy(env)
+    assert twin.observation == env.observation
+    twin.close()
 
 
 def test_a_map_of_ones_own_takes_the_place_of_ours(make):
