@@ -46,6 +46,7 @@ MAY_BE_IMPORTED_BY = {
     "fastapi": {"share"},
     "starlette": {"share"},
     "uvicorn": {"share"},
+    "openenv": {"envs", "share"},
     "PIL": {"core", "envs", "lm"},
     "gymnasium_robotics": {"envs"},
     "metaworld": {"envs"},

@@ -1,6 +1,6 @@
 """``serve``: an agent over HTTP, whose ``/act`` maps a state to an action; ``serve_env``: an environment.
 
-The only importer of FastAPI and uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
+The only importer of uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
 clients that open connections without sending a request are left to a reverse proxy.
 """
 
