@@ -25,7 +25,7 @@ class OpenEnvGame(NatLangEnv):
 
     Args:
         server: address, ``https://...``; or an installed package, whose ``server.app:app`` runs in a process that the
-            environments of this one share; or ``module:app``.
+            environments of this one share, or in as many as they need sessions; or ``module:app``.
         success_reward: an episode is a success if it ends with a reward of at least this, unless the server says
             ``success`` in its observation or metadata.
         actions: names of a menu's actions; absent: what ``TextMap`` finds.
@@ -87,7 +87,6 @@ class OpenEnvGame(NatLangEnv):
         self._show(self._session.reset(task.options["seed"]).observation)
 
     def observe(self) -> Observation:
-        """Return the last state, after what was wrong with an action since then."""
         return self._shown
 
     def act(self, action: str) -> Outcome:
