@@ -44,7 +44,7 @@ _PLAIN = {
     "PromptSection": "instructions",
     "BuiltinSection": "pieces",
     "LoraSection": "target_modules layers",
-    "ModelSection": "images dtype quantization attn_implementation compute compile prefix_reuse",
+    "ModelSection": "chat images dtype quantization attn_implementation compute compile prefix_reuse",
     **{kind.section.__name__: kind.section.plain for kind in SEATS},
     "DataSection": "teacher trajectory",
     "SFTPlayerSection": "lr_scheduler_type",
