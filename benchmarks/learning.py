@@ -40,7 +40,6 @@ from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.sweep import PlannedRun, run_all, unfinished
 from reflectrl.report.compare import HEADS, Rows, compare, group_cells
 from reflectrl.report.runs import RunData, read_runs
-from reflectrl.rollout.results import EvalRow
 
 Column = Callable[[Sequence[RunData]], str]
 """Function that returns an arm's cell of an additional column, from its runs."""
@@ -49,16 +48,16 @@ SHORT = "learning_short"
 """Mark of the table in the README of the repository."""
 SHOWN = ("runs", "SFT", "mean", "worst", "least gain")
 """Columns of the published tables."""
-CONTROLS: Mapping[str, tuple[str, str, str]] = {
-    "SFT, without": ("silent", "sft", "own"),
-    "SFT": ("reflecting", "sft", "own"),
-    "RLFT, without": ("silent", "rlft", "own"),
-    "**RLFT**": ("reflecting", "rlft", "own"),
+CONTROLS: Mapping[str, tuple[str, str, str | None]] = {
+    "SFT, without": ("silent", "sft", None),
+    "SFT": ("reflecting", "sft", None),
+    "RLFT, without": ("silent", "rlft", None),
+    "**RLFT**": ("reflecting", "rlft", None),
     "blank": ("reflecting", "rlft", "blank"),
     "of other states": ("reflecting", "rlft", "shuffled"),
     "the expert's": ("reflecting", "rlft", "expert"),
 }
-"""Columns of the table of controls: arm, policy, and whose reflections it reads."""
+"""Columns of the table of controls: arm, policy, and whose reflections it reads; ``None`` for its recipe's own."""
 
 
 def arm_of(run: RunData) -> str:
@@ -90,38 +89,23 @@ def minutes(runs: Sequence[RunData]) -> str:
     return f"{fmean(seconds) / 60:.1f}"
 
 
-def rows_of(
-    runs: Sequence[RunData], policy: str, reflections: str, mode: str, split: str, group: str = ""
-) -> list[EvalRow]:
-    """Return the matching evaluation row of each run that has one.
-
-    ``reflections="own"`` means the reflections of the run's own recipe.
-    """
-    wanted = (policy, mode, split, group)
-    return [
-        row
-        for run in runs
-        for row in run.rows
-        if (row.policy, row.mode, row.split, row.group) == wanted
-        and (row.reflections == reflections or (reflections == "own" and row.reflections in (run.reflector, "none")))
-    ]
-
-
 def controls(env: str, runs: Sequence[RunData]) -> list[list[str]]:
     """Return the rows of all evaluations of the main arms: sampled, greedy, and on further splits."""
     section = load_recipe(ENVIRONMENTS[env].recipe).eval
     first, *others = section.splits
     parts = {
-        "sampled": ("sampled", first, ""),
-        "greedy": ("greedy", first, ""),
-        **{split: ("sampled", split, "") for split in others},
+        "sampled": ("sampled", first),
+        "greedy": ("greedy", first),
+        **{split: ("sampled", split) for split in others},
     }
     about = ENVIRONMENTS[env]
     arms = {arm.name: runs_of(arm, runs) for arm in (about.silent, about.reflecting)}
     lines = []
-    for name, part in parts.items():
-        found = [rows_of(arms[arm], *played, *part) for arm, *played in CONTROLS.values()]
-        rates = [[row.metrics.success for row in rows] for rows in found]
+    for name, (mode, split) in parts.items():
+        rates = [
+            Rows(policy, split, mode, reflections).successes(arms[arm])
+            for arm, policy, reflections in CONTROLS.values()
+        ]
         mean = spread if name == "sampled" else _mean
         lines.append([env, name, *(mean(each) if each else "-" for each in rates)])
     return lines

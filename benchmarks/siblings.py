@@ -30,6 +30,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.run_files import LEDGER, METRICS, RECIPE, RESULTS, STAGES, THROUGHPUT, TRIALS
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sweep import PlannedRun
+from reflectrl.report.compare import Rows
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import mean_interval
 
@@ -39,8 +40,6 @@ RECORDED = (RECIPE, LEDGER, METRICS, THROUGHPUT, RESULTS, TRIALS)
 """Files of a run that its table is made from."""
 WINDOW = 5
 """Number of first and of last iterations of a training over which thoughts are measured."""
-OWN = ("none", "local", "self")
-"""Reflections of a recipe's own players."""
 FIRST, LAST = slice(WINDOW), slice(-WINDOW, None)
 
 
@@ -69,27 +68,19 @@ def _trial(number: int, *, memory: bool, solved: bool = False) -> Column:
     return cell
 
 
-def _sampled(policy: str, reflections: Sequence[str], split: str = "") -> Column:
-    """Return a column of a policy's success with such reflections, in sampled episodes of a split.
+def _sampled(policy: str, reflections: str | None = None, split: str = "") -> Column:
+    """Return a column of a policy's success in sampled episodes, with its recipe's own reflections or given ones.
 
-    Without ``split``, it is the first that a run evaluated.
+    Without ``split``, it is the first that the runs evaluated.
     """
-
-    def cell(runs: Sequence[RunData]) -> str:
-        played = [(split or run.rows[0].split, row) for run in runs for row in run.rows]
-        wanted = (policy, "sampled", "")
-        rows = [row for where, row in played if (row.policy, row.mode, row.group) == wanted and row.split == where]
-        return _per_cent([row.metrics.success for row in rows if row.reflections in reflections])
-
-    return cell
+    return lambda runs: _per_cent(Rows(policy, split or runs[0].rows[0].split, "sampled", reflections).successes(runs))
 
 
 def _on_all(runs: Sequence[RunData]) -> str:
     """Return the success after RLFT over the tasks of all evaluated splits, each split weighted by its tasks."""
     found = []
     for run in runs:
-        rows = [row for row in run.rows if (row.policy, row.mode, row.group) == ("rlft", "sampled", "")]
-        rows = [row for row in rows if row.reflections in OWN]
+        rows = [row for row in run.own_rows if (row.policy, row.mode) == ("rlft", "sampled")]
         found.append(sum(row.tasks * row.metrics.success for row in rows) / sum(row.tasks for row in rows))
     return _per_cent(found, 1)
 
@@ -104,9 +95,9 @@ def _per_cent(values: Sequence[float], decimals: int = 0) -> str:
 
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "pretrained": {
-        "before training": _sampled("zero_shot", ["none"]),
-        "blank": _sampled("rlft", ["blank"]),
-        "of other states": _sampled("rlft", ["shuffled"]),
+        "before training": _sampled("zero_shot"),
+        "blank": _sampled("rlft", "blank"),
+        "of other states": _sampled("rlft", "shuffled"),
     },
     "thoughts": {
         "misread": _over(LAST, "thought_misread"),
@@ -189,7 +180,7 @@ def results(name: str, runs: Sequence[RunData], machine: str = "CPU") -> list[Ta
 
     def elsewhere(some: Sequence[RunData]) -> str:
         if "test" in others:
-            return f"on test {_sampled('rlft', OWN, 'test')(some)}"
+            return f"on test {_sampled('rlft', split='test')(some)}"
         return f"on all {_on_all(some)}" if others else ""
 
     rows = [[name, title, *reached(split, some), elsewhere(some)] for title, some in trained]

@@ -13,12 +13,8 @@ without expert. Success is of sampled actions on the test split.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +22,12 @@ from statistics import fmean, median
 
 import suite_envs
 from arms import HERE, ONE_THREAD, table
+from learning import sitting
 
-from reflectrl.core import InvalidInput, ReflectRLError
-from reflectrl.core.run_files import RESULTS
 from reflectrl.core.text import counted
-from reflectrl.pipeline.sweep import read_seeds
-from reflectrl.rollout.results import EvalRow, read_results
+from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
+from reflectrl.report.compare import Rows
+from reflectrl.report.runs import RunData, read_runs
 
 REFERENCES: Mapping[str, tuple[float, str]] = {
     "bandit_rooms": (1.0, "planning: the right door of each room is fixed"),
@@ -41,8 +37,7 @@ REFERENCES: Mapping[str, tuple[float, str]] = {
     "triage_free": (1.0, "planning: two answers say which of the four treatments is right"),
 }
 """Best known success of the members without expert, and how it was found; tests/benchmarks/test_suite.py plays it."""
-CONTROLS = ("blank", "shuffled", "expert")
-POLL_SECONDS = 0.2
+MODES = ("sampled", "greedy")
 
 
 @dataclass(frozen=True)
@@ -71,115 +66,40 @@ class Score:
         return (self.rlft - self.random) / (self.reference - self.random)
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """One run of the suite."""
-
-    member: str
-    seed: int
-    minutes: float
-    out: Path
-    overrides: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> Path:
-        """Run folder."""
-        return self.out / f"{self.member}-s{self.seed}"
-
-    @property
-    def log(self) -> Path:
-        """File with the output of the run."""
-        return self.folder.with_suffix(".log")
-
-    @property
-    def record(self) -> Path:
-        """File with the command of the run, its processor seconds, and whether it is finished."""
-        return self.folder.with_suffix(".json")
-
-    def command(self) -> list[str]:
-        """Return the command line of the run."""
-        return [
-            *(sys.executable, "-m", "reflectrl", "train", suite_envs.target(self.member)),
-            *("--minutes", f"{self.minutes:g}", "--seed", str(self.seed)),
-            *("--runs", str(self.out), "--run", self.folder.name),
-            *self.overrides,
-        ]
-
-    def recorded(self) -> dict[str, object]:
-        """Return the content of the record; a new one if there is none.
-
-        Raises:
-            InvalidInput: the folder belongs to another command.
-
-        """
-        if not self.record.exists():
-            return {"command": self.command()[1:], "cpu_seconds": 0.0, "finished": False}
-        found: dict[str, object] = json.loads(self.record.read_text(encoding="utf-8"))
-        if found["command"] != self.command()[1:]:
-            raise InvalidInput(f"{self.record} is of the command {found['command']}; choose another --out.")
-        return found
-
-    def score(self) -> Score | None:
-        """Return the run's results; ``None`` if it is not finished."""
-        record = self.recorded()
-        if not record["finished"]:
-            return None
-        return score(self.member, self.seed, read_results(self.folder / RESULTS), float(str(record["cpu_seconds"])))
-
-
-def score(member: str, seed: int, rows: Sequence[EvalRow], cpu_seconds: float) -> Score:
-    """Return the results of a run whose evaluation has these rows."""
-    found = {
-        (row.policy, row.mode): row.metrics.success
-        for row in rows
-        if row.split == "test" and not row.group and row.reflections not in CONTROLS
-    }
-    reference = REFERENCES[member][0] if member in REFERENCES else found["expert", "sampled"]
-    sft, greedy = found.get(("sft", "sampled")), found.get(("rlft", "greedy"))
-    return Score(
-        member, seed, found["random", "sampled"], sft, found["rlft", "sampled"], greedy, reference, cpu_seconds
-    )
-
-
-def run_all(planned: Sequence[PlannedRun], jobs: int) -> None:
-    """Run what is not finished, ``jobs`` processes at a time, and say how each ended."""
-    waiting = [run for run in reversed(planned) if not run.recorded()["finished"]]
-    working: dict[PlannedRun, subprocess.Popen[bytes]] = {}
+def plan(
+    names: Sequence[str], seeds: Sequence[int], minutes: float, out: Path, overrides: Sequence[str] = ()
+) -> list[PlannedRun]:
+    """Return the runs of some members, seed by seed, after writing a recipe for each member into ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
     paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-    try:
-        while waiting or working:
-            while waiting and len(working) < jobs:
-                run = waiting.pop()
-                run.out.mkdir(parents=True, exist_ok=True)
-                with run.log.open("ab") as log:
-                    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": paths}
-                    working[run] = subprocess.Popen(
-                        run.command(), stdout=log, stderr=log, env=environment, start_new_session=True
-                    )
-            for run, process in list(working.items()):
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    del working[run]
-                    process.returncode = os.waitstatus_to_exitcode(status)
-                    _end(run, process.returncode, usage.ru_utime + usage.ru_stime)
-            time.sleep(POLL_SECONDS)
-    finally:
-        for process in working.values():  # stopped: each ends its step and writes a checkpoint
-            process.send_signal(signal.SIGTERM)
-        for run, process in working.items():
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            _end(run, process.returncode, usage.ru_utime + usage.ru_stime)
+    planned = []
+    for name in names:
+        recipe = out / f"{name}.yaml"
+        recipe.write_text(
+            f"name: {name}\nenv: {{name: '{suite_envs.target(name)}'}}\nbudget: {{minutes: {minutes:g}}}\n", "utf-8"
+        )
+        planned += plan_runs(
+            out, name, str(recipe), seeds, overrides=overrides, environment={**ONE_THREAD, "PYTHONPATH": paths}
+        )
+    return sorted(planned, key=lambda run: int(run.folder.name.rpartition("seed")[2]))
 
 
-def _end(run: PlannedRun, code: int, seconds: float) -> None:
-    """Record and report the end of a process, which may not be the first of its run."""
-    record = run.recorded()
-    record |= {"cpu_seconds": float(str(record["cpu_seconds"])) + seconds, "finished": code == 0}
-    run.record.write_text(json.dumps(record), encoding="utf-8")
-    lines = run.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    told = "done" if code == 0 else f"ended with code {code}: {lines[-1] if lines else ''}"
-    print(f"{run.folder.name}: {told} ({seconds:.0f} s of processor time)", file=sys.stderr, flush=True)
+def score(run: RunData) -> Score:
+    """Return the results of a finished run."""
+    member = run.name.rpartition("-seed")[0]
+    sampled, greedy = ({name: row.metrics.success for name, row in Rows(mode=mode).of(run).items()} for mode in MODES)
+    reference = REFERENCES[member][0] if member in REFERENCES else sampled["expert"]
+    seconds = sum(time.cpu_seconds for time in run.times)
+    return Score(
+        member,
+        run.seed or 0,
+        sampled["random"],
+        sampled.get("sft"),
+        sampled["rlft"],
+        greedy.get("rlft"),
+        reference,
+        seconds,
+    )
 
 
 def report(scores: Sequence[Score]) -> str:
@@ -203,7 +123,7 @@ def report(scores: Sequence[Score]) -> str:
             said.append(
                 f"closed, {counted(len(means), 'member')} {title}: median {median(means.values()):.2f}, worst member "
                 f"{min(means.values()):.2f} ({min(means, key=lambda name: means[name])}), worst run {worst.closed:.2f} "
-                f"({worst.member}-s{worst.seed})"
+                f"({worst.member}-seed{worst.seed})"
             )
     return "\n".join(said)
 
@@ -223,11 +143,7 @@ def _percent(values: Sequence[float | None]) -> str:
     return f"{100 * fmean(known):.0f}" if known else "-"
 
 
-def _stop(number: int, _: object) -> None:
-    sys.exit(128 + number)
-
-
-def main() -> None:
+def main() -> int:
     """Run what is missing, and print the table of all finished runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("given", nargs="*", metavar="NAME|KEY=VALUE", help="members, by default all, and overrides")
@@ -240,19 +156,12 @@ def main() -> None:
     names = [each for each in options.given if "=" not in each] or suite_envs.MODULES
     if unknown := sorted(set(names) - set(suite_envs.MODULES)):
         parser.error(f"{unknown[0]!r} is not a member; expected one of {', '.join(suite_envs.MODULES)}")
-    signal.signal(signal.SIGTERM, _stop)  # ends the children, too
-    try:
-        planned = [
-            PlannedRun(name, seed, options.minutes, options.out.absolute(), overrides)
-            for seed in read_seeds(options.seeds)
-            for name in names
-        ]
-        run_all(planned, options.jobs)
-        scores = [score for run in planned if (score := run.score())]
-    except ReflectRLError as error:
-        sys.exit(f"error: {error}")
-    print(report(scores) if scores else "no run is finished")
+    done, _, code = sitting(
+        lambda: plan(names, read_seeds(options.seeds), options.minutes, options.out.absolute(), overrides), options.jobs
+    )
+    print(report([score(run) for run in read_runs(done)]) if done else "no run is finished")
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -31,6 +31,7 @@ TAUGHT = (
     "rlft.save_every=2",
     "rlft.episodes=6",
     "rlft.record_episodes=2",
+    "rlft.validation={episodes: 6}",
     "eval.episodes=12",
     "eval.policies=[random, rlft]",
 )

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from reflectrl.core.text import one_line
+
 Pair = tuple[str, str]
 """A question and its answer."""
 
@@ -60,7 +62,7 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
         pairs: the questions written for each file.
 
     """
-    clean = {file: [(_one_line(question), _one_line(answer)) for question, answer in pairs[file]] for file in pairs}
+    clean = {file: [(one_line(question), one_line(answer)) for question, answer in pairs[file]] for file in pairs}
     asked = Counter(question for written in clean.values() for question in {q.casefold() for q, _ in written})
     holders = holders_of(texts, (question for written in clean.values() for question, _ in written))
     rejected: Counter[str] = Counter()
@@ -77,11 +79,6 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
         if good:
             kept[file] = tuple(good.values())
     return Kept(kept, dict(sorted(rejected.items())))
-
-
-def _one_line(text: str) -> str:
-    """Fold white space, and drop the control characters that a terminal or a prompt would obey."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def holders_of(texts: Mapping[str, str], questions: Iterable[str]) -> Mapping[str, set[str]]:

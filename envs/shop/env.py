@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, nearest
-from reflectrl.envs.shop.catalogue import catalogue
+from reflectrl.envs.shop.catalogue import KINDS, catalogue
 from reflectrl.envs.shop.expert import HORIZON, goals, outlook, splits
-from reflectrl.envs.shop.kinds import KINDS
 from reflectrl.envs.shop.pages import State, after, menu, text
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, combinations
 
-from reflectrl.envs.shop.catalogue import Product, catalogue
-from reflectrl.envs.shop.kinds import KINDS, Kind
+from reflectrl.envs.shop.catalogue import KINDS, Kind, Product, catalogue
 
 TEMPLATES = (
     "I am looking for a {thing} with {options}, and price at most {limit} dollars.",

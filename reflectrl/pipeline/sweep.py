@@ -162,6 +162,10 @@ def unfinished(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
 def _is_done(folder: Path, recipe: Recipe) -> bool:
     """Return whether all stages of ``recipe`` are done in ``folder``, with these inputs."""
     run = RunFolder(folder)
+    if recipe.budget is not None:
+        from reflectrl.pipeline.auto import kept  # torch takes seconds to import
+
+        recipe = kept(recipe, run)
     for stage in STAGES[:-1]:
         run.check(recipe, stage)
     if not all(map(run.is_done, STAGES)) or run.changed("eval"):

@@ -51,6 +51,11 @@ class Rows:
         rows = run.own_rows if self.reflections is None else of_all_tasks
         return {row.policy: row for row in rows if (row.split, row.mode) == (self.split, self.mode)}
 
+    def successes(self, runs: Sequence[RunData]) -> list[float]:
+        """Return the success rate of each run that has such a row."""
+        found = (self.of(run).get(self.policy) for run in runs)
+        return [row.metrics.success for row in found if row is not None]
+
     def __str__(self) -> str:
         reflections = "" if self.reflections is None else f", reflections {self.reflections}"
         return f"policy {self.policy}, split {self.split}, mode {self.mode}{reflections}"

@@ -68,6 +68,7 @@ def test_the_recipe_of_the_kills_is_one_that_the_command_line_takes(tmp_path):
 def test_the_soak_samples_each_iteration_of_real_training(tmp_path):
     tiny = ("data.samples=40", "sft.reflector.steps=2", "sft.policy.steps=2", "players.reflector.max_new_tokens=4")
     tiny += ("rlft.episodes=2", "rlft.update.num_iterations=1", "rlft.save_every=1", "rlft.record_episodes=1")
+    tiny += ("rlft.validation=null",)  # which would play far more than is trained
     watch = taxi(tmp_path / "run", tmp_path / "out.jsonl", 3, 0, tiny)
     assert [sample.done for sample in watch.during] == [1, 2, 3]
     assert all(sample.own_mb > 50 and sample.step_ms > 0 for sample in watch.during)

@@ -6,15 +6,17 @@ import inspect
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import suite_envs
-from suite import REFERENCES, PlannedRun, Score, report, run_all, score
+from suite import REFERENCES, Score, plan, report, score
 
-from reflectrl import InvalidInput, NatLangEnv, check_env, make_env
+from reflectrl import NatLangEnv, check_env, make_env
+from reflectrl.config import load_recipe
+from reflectrl.pipeline.sweep import unfinished
+from reflectrl.report.runs import RunData, StageTime
 from reflectrl.rollout.metrics import EpisodeMetrics
 from reflectrl.rollout.results import EvalRow
 
@@ -138,21 +140,28 @@ def row(policy: str, value: float, reflections: str = "local", mode: str = "samp
     return EvalRow(policy, reflections, mode, "test", 48, "", EpisodeMetrics(**{**rest, "success": value}), group)
 
 
+def trained(name: str, *rows: EvalRow) -> RunData:
+    times = (StageTime("sft", True, 0.0, 5.0), StageTime("rlft", True, 0.0, 7.0))
+    return RunData(name, Path(name), "", rows, (), (), seed=int(name[-1]), times=times)
+
+
 def test_a_score_is_read_from_the_rows_of_the_test_without_controls():
-    rows = [
-        row("random", 0.1, "none"),
-        row("sft", 0.4),
-        row("rlft", 0.7),
-        row("rlft", 0.9, mode="greedy"),
-        row("rlft", 0.2, "blank"),
-        row("rlft", 0.99, "expert"),
-        row("rlft", 0.3, group="d0/"),
-        row("expert", 0.9, "none"),
-    ]
-    taught = score("triage", 3, rows, 12.0)
+    taught = score(
+        trained(
+            "triage-seed3",
+            row("random", 0.1, "none"),
+            row("sft", 0.4),
+            row("rlft", 0.7),
+            row("rlft", 0.9, mode="greedy"),
+            row("rlft", 0.2, "blank"),
+            row("rlft", 0.99, "expert"),
+            row("rlft", 0.3, group="d0/"),
+            row("expert", 0.9, "none"),
+        )
+    )
     assert taught == Score("triage", 3, 0.1, 0.4, 0.7, 0.9, 0.9, 12.0)
     assert taught.closed == pytest.approx(0.75)
-    free = score("ice", 0, [row("random", 0.1, "none"), row("rlft", 0.55, "none")], 1.0)
+    free = score(trained("ice-seed0", row("random", 0.1, "none"), row("rlft", 0.55, "none")))
     assert (free.sft, free.greedy, free.reference, free.taught) == (None, None, 1.0, False)
     assert free.closed == pytest.approx(0.5)
     assert Score("ice", 0, 0.2, None, 0.1, None, 1.0, 1.0).closed == pytest.approx(-0.125)
@@ -179,35 +188,15 @@ def test_the_table_shows_means_worst_seeds_and_sums():
         "| ice | none | 1 | 0 | - | 50 | 50 | 50 | 100 | 0.50 | 0.50 | 60 |",
     ]
     assert lines[7:] == [
-        "closed, 3 members with an expert: median 0.80, worst member 0.40 (crafting), worst run 0.20 (crafting-s1)",
-        "closed, 1 member without an expert: median 0.50, worst member 0.50 (ice), worst run 0.50 (ice-s0)",
+        "closed, 3 members with an expert: median 0.80, worst member 0.40 (crafting), worst run 0.20 (crafting-seed1)",
+        "closed, 1 member without an expert: median 0.50, worst member 0.50 (ice), worst run 0.50 (ice-seed0)",
     ]
 
 
-@dataclass(frozen=True)
-class Short(PlannedRun):
-    """A run that takes a tenth of a second of processor time, and fails where a file says so."""
-
-    def command(self) -> list[str]:
-        work = "import pathlib, sys, time\nwhile time.process_time() < 0.1: pass\n"
-        work += f"print('at work')\nsys.exit(pathlib.Path({str(self.out / 'broken')!r}).exists())"
-        return [sys.executable, "-c", work, *self.overrides]
-
-
-def ends(planned: Sequence[Short], capsys) -> list[str]:
-    run_all(planned, jobs=2)
-    return sorted(line.partition(" (")[0] for line in capsys.readouterr().err.splitlines())
-
-
-def test_finished_runs_are_not_run_again_and_failed_ones_are(tmp_path, capsys):
-    first, second = (Short("ice", seed, 1.0, tmp_path) for seed in (0, 1))
-    (tmp_path / "broken").touch()
-    assert ends([first], capsys) == ["ice-s0: ended with code 1: at work"]
-    assert first.score() is None
-    (tmp_path / "broken").unlink()
-    assert ends([first, second], capsys) == ["ice-s0: done", "ice-s1: done"]
-    assert first.recorded()["cpu_seconds"] >= 0.2  # of both processes
-    assert 0.1 <= second.recorded()["cpu_seconds"] < first.recorded()["cpu_seconds"]
-    assert ends([first, second], capsys) == []
-    with pytest.raises(InvalidInput, match="choose another --out"):
-        Short("ice", 0, 1.0, tmp_path, ("rlft.gamma=1",)).recorded()
+def test_each_member_and_seed_is_a_run_with_a_budget(tmp_path):
+    planned = plan(["ice", "cliff"], (0, 1), 3.0, tmp_path / "out", ["rlft.gamma=0.9"])
+    assert [run.folder.name for run in planned] == ["ice-seed0", "cliff-seed0", "ice-seed1", "cliff-seed1"]
+    assert unfinished(planned) == planned  # whose recipes are good
+    recipe = load_recipe(planned[0].recipe, planned[0].overrides)
+    assert (recipe.env.name, recipe.budget.minutes, recipe.seed) == (suite_envs.target("ice"), 3.0, 0)
+    assert recipe.budget.states("rlft.gamma")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reflectrl.core import Hints
 from reflectrl.core.messages import BadReply
 from reflectrl.core.text import holds
-from reflectrl.envs.auto_explore.chat_questions import read_questions
+from reflectrl.envs.auto_explore.draft import read_questions
 from reflectrl.prompts import Menu, labels
 from reflectrl.prompts.chats import read_label, read_reflection
 from reflectrl.prompts.teacher import read_discreet

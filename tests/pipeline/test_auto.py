@@ -18,6 +18,7 @@ from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import Survey
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
+from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.results import read_results
@@ -74,6 +75,14 @@ def test_a_run_that_continues_keeps_its_bounds(trained):
     for key in before["budget"]["chosen"]:
         assert value_at(after, key) == value_at(before, key)
     assert (path / POLICY / "model.safetensors").read_bytes() == weights
+
+
+def test_a_finished_run_of_a_sweep_is_done(trained, tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text(
+        yaml.safe_dump({"name": "short", "budget": {"minutes": 0.1}, "env": {"name": "corridor:Hall"}, **STATED})
+    )
+    assert unfinished([PlannedRun(trained[0], str(file), ())]) == []
 
 
 def test_another_budget_needs_another_folder(trained):

@@ -54,7 +54,8 @@ def test_past_states_that_do_not_fit_are_named(tmp_path, caplog):
 
 @pytest.mark.slow
 def test_a_too_long_memory_is_named(tmp_path, caplog):
-    play_stages(small_recipe(*SHORT, "eval.memory={max_chars: 4000}"), tmp_path / "run")
+    taught = ("rlft=null", "eval.policies=[sft]", "eval.controls=[]", "eval.memory={max_chars: 4000}")
+    play_stages(small_recipe(*SHORT, *taught), tmp_path / "run")
     assert {said.split("'")[0] for said in warnings(caplog)} == {"the reflector", "the policy"}
     assert all(
         said.endswith("or have the environment or the memory (its max_chars) show less.") for said in warnings(caplog)
@@ -74,7 +75,7 @@ def test_prompts_that_cannot_be_cut_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_players_that_may_not_write_what_they_learn_are_named(tmp_path, caplog):
-    short = ("sft.reflector.steps=1", "sft.policy.steps=1")
+    short = ("data.samples=40", "sft.reflector.steps=1", "sft.policy.steps=1")
     play_stages(small_recipe(*short), tmp_path / "whole", "gen-data", "sft")
     assert warnings(caplog) == []
     play_stages(small_recipe(*short, "players.reflector.max_new_tokens=1"), tmp_path / "cut", "gen-data", "sft")

@@ -20,7 +20,14 @@ from reflectrl.pipeline.sweep import plan_runs, read_grid, read_seeds
 
 TINY = (
     *("data.samples=20", "sft.enabled=false", "players.reflector.player=none", "rlft.stages.0.iterations=1"),
-    *("rlft.episodes=2", "eval.episodes=2", "eval.max_tasks=2", "eval.greedy=false", "eval.policies=[rlft]"),
+    *(
+        "rlft.episodes=2",
+        "rlft.validation=null",
+        "eval.episodes=2",
+        "eval.max_tasks=2",
+        "eval.greedy=false",
+        "eval.policies=[rlft]",
+    ),
 )
 
 

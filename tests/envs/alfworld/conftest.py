@@ -3,6 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from alfworld_games import HOUSES
+
+from reflectrl.envs.alfworld import AlfWorld
+
+
+@pytest.fixture(scope="package")
+def houses():
+    """An environment with a small game of each family, and commands that change nothing."""
+    return AlfWorld("alfworld:all", count=6, scenes=HOUSES, noise=True)
 
 
 @pytest.fixture(scope="module")

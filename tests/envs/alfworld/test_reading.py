@@ -5,33 +5,28 @@ from __future__ import annotations
 import random
 
 import pytest
-from alfworld_games import HOUSES
 
 from reflectrl.core import Reading
-from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
 from reflectrl.envs.alfworld.reflection import read
 
 
-@pytest.fixture(scope="module")
-def env():
-    return AlfWorld("alfworld:all", count=6, scenes=HOUSES, noise=True)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_experts_reflection_is_right_everywhere_and_calls_for_the_experts_command(family, env):
-    (task,) = [task for task in env.tasks("train") if task.id.startswith(family)]
+def test_the_experts_reflection_is_right_everywhere_and_calls_for_the_experts_command(family, houses):
+    (task,) = [task for task in houses.tasks("train") if task.id.startswith(family)]
     said = set()
     for seed in range(3):
         rng = random.Random(seed)
-        env.reset(seed=0, options={"task": task})
+        houses.reset(seed=0, options={"task": task})
         terminated = False
-        while not terminated and env.steps < 30:
-            best = env.expert()
-            assert env.read_thought(env.reflection()) == Reading(True, best), env.reflection()
-            _, _, terminated, _, info = env.step(best if rng.random() < 0.5 else rng.choice(env.observation.actions))
-            said.add(env.reflection())
-        assert env.read_thought(env.reflection()).right
+        while not terminated and houses.steps < 30:
+            best = houses.expert()
+            assert houses.read_thought(houses.reflection()) == Reading(True, best), houses.reflection()
+            _, _, terminated, _, info = houses.step(
+                best if rng.random() < 0.5 else rng.choice(houses.observation.actions)
+            )
+            said.add(houses.reflection())
+        assert houses.read_thought(houses.reflection()).right
     assert len(said) > 10
 
 

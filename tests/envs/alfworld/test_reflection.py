@@ -11,9 +11,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from alfworld_games import HOUSES
 
-from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
 from reflectrl.envs.alfworld.reflection import Seen, fault, reflect
 
@@ -108,24 +106,21 @@ def test_reflections_by_hand(game, commands, sentence, moments):
 # ---- no privileged facts ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def env():
-    return AlfWorld("alfworld:all", count=6, scenes=HOUSES, noise=True)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_reflection_names_no_command_and_nothing_that_no_text_has_shown(family, env):
-    (task,) = [task for task in env.tasks("train") if task.id.startswith(family)]
+def test_a_reflection_names_no_command_and_nothing_that_no_text_has_shown(family, houses):
+    (task,) = [task for task in houses.tasks("train") if task.id.startswith(family)]
     judged = set()
     for seed in range(3):
         rng = random.Random(seed)
-        _, info = env.reset(seed=0, options={"task": task})
-        shown = set(NAME.findall(env.observation.full_text))
+        _, info = houses.reset(seed=0, options={"task": task})
+        shown = set(NAME.findall(houses.observation.full_text))
         terminated = False
-        while not terminated and env.steps < 30:
-            _, _, terminated, _, info = env.step(env.expert() if rng.random() < 0.4 else rng.choice(info["actions"]))
-            shown.update(NAME.findall(env.observation.text.rpartition("> ")[2].partition("\n")[2]))
-            reflection = env.reflection()
+        while not terminated and houses.steps < 30:
+            _, _, terminated, _, info = houses.step(
+                houses.expert() if rng.random() < 0.4 else rng.choice(info["actions"])
+            )
+            shown.update(NAME.findall(houses.observation.text.rpartition("> ")[2].partition("\n")[2]))
+            reflection = houses.reflection()
             judged.add(reflection.partition(" ")[0])
             assert set(NAME.findall(reflection)) <= shown
             assert [action for action in info["actions"] if re.search(rf"\b{action}\b", reflection)] == []

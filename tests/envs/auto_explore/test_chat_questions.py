@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reflectrl.core.messages import BadReply
-from reflectrl.envs.auto_explore.chat_questions import MAX_CHARS, question_chat, read_questions
+from reflectrl.envs.auto_explore.draft import MAX_CHARS, question_chat, read_questions
 
 ENDLESS = "\n".join(["QUESTION" + " " * 50_000 + "x", "#" * 50_000, "ANSWER " + "1" * 50_000 + ": x"])
 """Takes minutes to read by a careless expression."""

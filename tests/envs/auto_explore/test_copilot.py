@@ -18,7 +18,7 @@ from reflectrl.core.extras import Work
 from reflectrl.core.messages import BadReply, Messages
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.copilot import RepositoryCopilot, read_command
-from reflectrl.envs.auto_explore.leftout import EXECUTABLE
+from reflectrl.envs.auto_explore.sandbox import EXECUTABLE
 
 pytestmark = pytest.mark.skipif(not programs_work(), reason=NEEDED)
 COPILOT = RepositoryCopilot(AutoExplore)
