@@ -36,6 +36,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "shop": "reflectrl.envs.shop:Shop",
     "robots": "reflectrl.envs.robots:Robots",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",
+    "verifiers": "reflectrl.envs.verifiers_game:VerifiersGame",
 }
 
 DEFAULT_COPILOT = "auto_explore"
