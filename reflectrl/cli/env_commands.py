@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -37,3 +39,25 @@ def serve(
     from reflectrl.share.server import serve_env
 
     serve_env(name, given, host=host, port=port, key=key, sessions=sessions, served_as=served_as or (), ready=say)
+
+
+@env.command("export")
+def export(
+    name: Annotated[str, typer.Argument(metavar="ENV", help="Environment.", autocompletion=complete_env)],
+    verifiers: Annotated[Path, typer.Option("--verifiers", metavar="FOLDER", help="New folder for the package.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of the environment, e.g. stage=pickup.")
+    ] = None,
+) -> None:
+    """Write a package with which verifiers plays, evaluates and trains on an environment."""
+    if find_spec("verifiers") is None:
+        raise InvalidInput(
+            "the package needs verifiers, which is not installed; run pip install 'reflectrl[verifiers]'."
+        )
+    from reflectrl.share.verifiers_package import export_env
+
+    project = export_env(name, read_options(options or []), verifiers)
+    place = shlex.quote(str(verifiers if verifiers.is_absolute() else f"./{verifiers}"))
+    say(f"{verifiers}: {project}, an environment of verifiers.\n\nNext:")
+    say(f"  pip install -e {place}")
+    say(f"  vf-eval {project} -m MODEL -b http://127.0.0.1:8000/v1")
