@@ -5,6 +5,7 @@ INSTALLED := $(VENV)/installed
 TOOLS := $(VENV)/installed-dev
 ENGINE := $(VENV)/installed-alfworld
 READER := $(VENV)/installed-gguf
+VERIFIERS := $(VENV)/installed-verifiers
 JOBS ?= 2
 DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
 
@@ -18,7 +19,7 @@ help:
 	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
 	@echo "make demo-real train a pretrained model, SmolLM2-135M out of a Python package, on the number line (20 minutes, CPU)"
 	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
-	@echo "make test      lint, types and all tests; compiles ALFWorld's engine first (g++, minutes)"
+	@echo "make test      lint, types and all tests; compiles ALFWorld's engine and installs verifiers first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
 	@echo "make test-vllm compare a served reflector with a local one, on a real vLLM (3 GB to install; minutes)"
 	@echo "make lint      ruff and mypy only"
@@ -42,6 +43,11 @@ engine: $(ENGINE)
 $(ENGINE): $(TOOLS)
 	@command -v g++ >/dev/null || { echo "g++ is missing, which ALFWorld's engine is compiled with: run apt-get install build-essential" >&2; exit 1; }
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[alfworld]"
+	touch $@
+
+# 60 packages, which only its own tests import.
+$(VERIFIERS): $(TOOLS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[verifiers]"
 	touch $@
 
 # Both arms run at the same time, one core each; the one without reflection writes to a log.
@@ -74,7 +80,7 @@ check test: export OMP_NUM_THREADS := 1
 check: lint
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
 
-test: lint $(ENGINE)
+test: lint $(ENGINE) $(VERIFIERS)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 # Kernels without vector instructions add in another order: no test may depend on the last bits.

@@ -106,3 +106,16 @@ def test_an_environment_is_checked() -> None:
 @pytest.mark.parametrize("command", ["report", "export", "runs"])
 def test_a_path_that_is_too_long_is_refused(command: str) -> None:
     assert "longer than the file system allows" in refused(command, "x" * 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["check-env verifiers:any", "env export number_line --verifiers new"])
+def test_without_verifiers_a_sentence_says_what_to_install(command: str, tmp_path: Path) -> None:
+    program = "import sys; sys.modules['verifiers'] = None; from reflectrl.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "run pip install 'reflectrl[verifiers]'." in done.stderr
+    assert [*tmp_path.iterdir()] == []

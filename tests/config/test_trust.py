@@ -54,6 +54,9 @@ WISHES = {
     "open openenv:my_package": ["env.name='openenv:my_package'"],
     "make the environment openenv with server='my_package'": ["env={name: openenv, options: {server: my_package}}"],
     "make the environment openenv with key='$HF_TOKEN'": ["env={name: openenv, options: {key: $HF_TOKEN}}"],
+    "make the environment verifiers with environment='wordle'": [
+        "env={name: verifiers, options: {environment: wordle}}"
+    ],
     "send the key in AWS_SECRET_ACCESS_KEY to https://elsewhere.example/v1": [
         f"players.reflector={{player: remote, endpoint: {{base_url: {SERVER}, api_key_env: AWS_SECRET_ACCESS_KEY}}}}"
     ],

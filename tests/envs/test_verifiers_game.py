@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verifiers", reason="verifiers is not installed, which make test does (the extra verifiers)")
+pytest.importorskip("verifiers", reason="needs the extra verifiers")
 
 import verifiers_envs
 from trained_runs import play_stages

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("verifiers", reason="verifiers is not installed, which make test does (the extra verifiers)")
+pytest.importorskip("verifiers", reason="needs the extra verifiers")
 
 from command_line import reflectrl
 from scripted_endpoint import Chat, ScriptedEndpoint
@@ -40,7 +40,7 @@ def _signals() -> Iterator[None]:
 def walks(chat: Chat) -> str:
     """Walk to the target of the number line, after a thought; the first words are those of no action."""
     if len(chat) == 2:
-        return "I shall <think>."
+        return "<think>I shall"
     number, target = map(int, re.findall(r"-?\d+", chat[-1]["content"].rpartition("Number")[2])[:2])
     return f"<think>It is {target}.</think>\n{'ADD' if number < target else 'subtract'}  one\nand so on"
 
@@ -80,7 +80,8 @@ def test_an_exported_package_installs_and_the_evaluator_of_verifiers_plays_it(
         task = tasks[rollout["info"]["id"]]
         system, first = rollout["prompt"]
         assert system["content"].startswith(env.instructions)
-        assert first["content"] == f"{env.reset(options={'task': task})[0]}\n\nActions:\n- add one\n- subtract one"
+        state, info = env.reset(options={"task": task})
+        assert first["content"] == "\n- ".join((f"{state}\n\nActions:", *info["actions"]))
         refused = rollout["completion"][1]["content"]
         assert refused == f"'' is none of the actions.\n{first['content']}"
         move = "add one" if task.options["start"] < task.options["target"] else "subtract one"
