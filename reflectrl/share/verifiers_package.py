@@ -1,4 +1,4 @@
-"""Environments of this library for verifiers: ``export_env`` writes a package, and ``load`` makes what it offers."""
+"""``TextGame``: an environment of this library for verifiers, and ``export_env``, which writes a package with one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TextGame(vf.MultiTurnEnv):
     because thousands of resets take minutes. All rollouts of a task have one seed.
     """
 
-    def __init__(self, name: str, options: Mapping[str, Any], illegal_reward: float) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any], illegal_reward: float = ILLEGAL_REWARD) -> None:
         """Play the environment ``name``, made with ``options``; ``illegal_reward`` is that of a reply off the menu."""
         self._make = partial(make_env, name, **options)
         self._illegal_reward = illegal_reward
@@ -53,13 +53,14 @@ class TextGame(vf.MultiTurnEnv):
             system_prompt=f"{env.instructions}\n\n{how}".strip(),
             rubric=rubric,
         )
+        env.close()
 
     async def setup_state(self, state: Any) -> Any:
         """Begin the episode, and show its first state in place of the task's name."""
         state["return"], state["success"], state["replies"] = 0.0, False, 0
         task = Task(**state["info"])
-        state["game"] = env = self._make()
         with _in_their_words():
+            state["game"] = env = self._make()
             env.reset(seed=derive_seed("verifiers", task.id), options={"task": task})
         state["prompt"] = [*state["prompt"][:-1], vf.UserMessage(content=_text_of(env.observation))]
         return state
@@ -102,11 +103,6 @@ async def episode_return(state: Any) -> float:
 async def success(state: Any) -> float:
     """Return 1 for an episode that succeeded, as the environment says."""
     return float(state["success"])
-
-
-def load(name: str, options: Mapping[str, Any], illegal_reward: float = ILLEGAL_REWARD) -> TextGame:
-    """Return the environment ``name`` for verifiers: what the ``load_environment`` of an exported package calls."""
-    return TextGame(name, options, illegal_reward)
 
 
 def export_env(name: str, options: Mapping[str, Any], folder: Path) -> str:
@@ -161,14 +157,14 @@ _MODULE = '''\
 
 from typing import Any
 
-from reflectrl.share.verifiers_package import ILLEGAL_REWARD, TextGame, load
+from reflectrl.share.verifiers_package import ILLEGAL_REWARD, TextGame
 
 OPTIONS = {options}
 
 
 def load_environment(illegal_reward: float = ILLEGAL_REWARD, **options: Any) -> TextGame:
     """Return the environment; ``options`` are its own, in addition to or in place of ``OPTIONS``."""
-    return load({name!r}, {{**OPTIONS, **options}}, illegal_reward)
+    return TextGame({name!r}, {{**OPTIONS, **options}}, illegal_reward)
 '''
 _README = """\
 # {project}

@@ -23,7 +23,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint
 from verifiers.types import ClientConfig
 
 from reflectrl.core import InvalidInput, Task, make_env
-from reflectrl.share.verifiers_package import ILLEGAL_REWARD, export_env, load
+from reflectrl.share.verifiers_package import ILLEGAL_REWARD, TextGame, export_env
 
 MADE_OF = Path(__file__).parents[2]
 
@@ -94,7 +94,7 @@ def test_an_exported_package_installs_and_the_evaluator_of_verifiers_plays_it(
 
 def test_any_words_reach_an_environment_without_menus(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda chat: re.findall(r"the (\w+ \w+)", chat[1]["content"])[0] if len(chat) > 2 else "\x07 右へ"
-    for rollout in evaluated(load("orders:Orders", {}), endpoint, 2):
+    for rollout in evaluated(TextGame("orders:Orders", {}), endpoint, 2):
         assert [message["content"] for message in rollout["prompt"][1:]] == [f"Wanted: the {rollout['info']['id']}."]
         assert "Nobody knows" in rollout["completion"][1]["content"]
         assert (rollout["reward"], rollout["success"]) == (pytest.approx(0.9), 1.0)
@@ -102,7 +102,7 @@ def test_any_words_reach_an_environment_without_menus(endpoint: ScriptedEndpoint
 
 def test_a_failure_of_the_environment_is_in_the_record_of_its_rollout_alone(endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda chat: chat[-1]["content"].rpartition("- ")[2]  # the last action
-    env = load("faulty:Faulty", {"fault": "raise", "at": 2, "task": "test-1"})
+    env = TextGame("faulty:Faulty", {"fault": "raise", "at": 2, "task": "test-1"})
     rollouts = evaluated(env, endpoint, 3)
     errors = {rollout["info"]["id"]: rollout["error"] for rollout in rollouts}
     assert [name for name, error in errors.items() if error] == ["test-1"]
@@ -111,7 +111,7 @@ def test_a_failure_of_the_environment_is_in_the_record_of_its_rollout_alone(endp
 
 def test_tasks_for_training_and_for_evaluation_are_ours(endpoint: ScriptedEndpoint) -> None:  # noqa: ARG001
     env, ours = (
-        load("dangerous_taxi", {"stage": "pickup"}, illegal_reward=-1.0),
+        TextGame("dangerous_taxi", {"stage": "pickup"}, illegal_reward=-1.0),
         make_env("dangerous_taxi", stage="pickup"),
     )
     for dataset, split in ((env.get_dataset(), "train"), (env.get_eval_dataset(), "test")):
@@ -143,4 +143,4 @@ def test_a_package_requires_the_one_that_its_environment_comes_from(
         monkeypatch.syspath_prepend(str(tmp_path))
     code = (tmp_path / "with" / "reflectrl_orders_orders.py").read_text()
     assert "OPTIONS = {'horizon': 3}" in code
-    assert "load('orders:Orders', {**OPTIONS, **options}, illegal_reward)" in code
+    assert "TextGame('orders:Orders', {**OPTIONS, **options}, illegal_reward)" in code
