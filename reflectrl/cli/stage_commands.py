@@ -174,7 +174,7 @@ def train(
         str,
         typer.Argument(
             metavar="ENV",
-            help="Environment: package.module:Class, a name of 'check-env --list', or gymnasium:, openenv: or verifiers:NAME.",
+            help="package.module:Class, a name of 'check-env --list', or gymnasium:, openenv: or verifiers:NAME.",
         ),
     ],
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all stages together.")] = 15.0,
