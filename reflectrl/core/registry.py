@@ -82,8 +82,15 @@ def env_names() -> list[str]:
 
 
 def names_class(name: str) -> bool:
-    """Return whether ``name`` is ``package.module:Class``, and no registered environment with its first option."""
-    return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", name) is not None and name.partition(":")[0] not in env_names()
+    """Return whether ``name`` is ``package.module:Class``, and no registered environment with its first option.
+
+    It is the class, too, where that is what is registered under the name of its module.
+    """
+    if re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", name) is None:
+        return False
+    registered = name.partition(":")[0]
+    target = _TARGETS.get(registered)
+    return registered not in env_names() or (target is not None and _path(target) == name)
 
 
 def env_class(name: str) -> type[NatLangEnv]:

@@ -18,16 +18,21 @@ from reflectrl.core.text import shortened
 _MARK = "reflectrl-text"
 """Text of a user in place of a prompt; it has no space at its ends, which many templates cut off."""
 _ANSWER = "reflectrl-answer"
-_NOT_THINKING = "{%- set enable_thinking = false -%}"
-"""Beginning of the templates of models whose thinking is switched off: their own argument, written into them."""
-_DATE = {"%Y": "2026", "%y": "26", "%m": "01", "%d": "01", "%B": "January", "%b": "Jan", "%A": "Thursday", "%a": "Thu"}
-"""The day on which all prompts are read: they must not differ from day to day."""
+_THINKING, _NOT_THINKING = (f"{{%- set enable_thinking = {value} -%}}" for value in ("true", "false"))
+"""Beginnings of templates for which thinking was decided: their own argument, written into them."""
+_OPEN = "<think>"
+_CLOSING = "{% if add_generation_prompt %}{{ '\\n</think>\\n\\n' }}{% endif %}"
+"""End of the templates that would always make a model think: the thought ends before it begins."""
+_DATE = {
+    **{"%Y": "2026", "%y": "26", "%m": "01", "%-m": "1", "%d": "01", "%-d": "1", "%e": " 1", "%j": "001"},
+    **{"%B": "January", "%b": "Jan", "%A": "Thursday", "%a": "Thu", "%F": "2026-01-01", "%D": "01/01/26"},
+    **{"%H": "12", "%I": "12", "%M": "00", "%S": "00", "%p": "PM", "%T": "12:00:00", "%Z": "UTC", "%z": "+0000"},
+}
+"""The moment at which all prompts are read: they must not differ from day to day."""
 _FIXED_DATE = "{%- macro strftime_now(form) -%}{{ form SHOWN }}{%- endmacro -%}".replace(
     "SHOWN", " ".join(f"| replace('{code}', '{shown}')" for code, shown in _DATE.items())
 )
 """Beginning of the templates that show the date."""
-_OPEN, _CLOSED = "<think>", "\n</think>\n\n"
-"""End of the templates that always make a model think, and what ends such a thought before it begins."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +60,38 @@ def turn_of(tokenizer: PreTrainedTokenizerBase) -> Turn | None:
         before, mark, after = _rendered(tokenizer, [_said("user", parts)], add_generation_prompt=True).partition(_MARK)
     if not mark or _MARK in after:
         raise _unusable(tokenizer, "does not show the user's text once, as it is given")
-    return Turn(before, after + _CLOSED if after.rstrip().endswith(_OPEN) else after)
+    return Turn(before, after)
 
 
 def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
     """Set up the template of ``tokenizer`` as ``model.chat`` says, and the token that ends a text accordingly.
 
-    All of it is saved with a player: one that was trained without a template has none.
+    All of it is saved with a player, and ``auto`` leaves what was decided for that: one that was trained without a
+    template has none, and one that was trained to think thinks.
 
     Raises:
         InvalidInput: as ``turn_of`` does.
 
     """
     template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, dict):  # several by name, of which transformers takes this one
+        template = template.get("default")
     if chat == "none" or not template:
         tokenizer.chat_template = None
         return
-    if isinstance(template, str):
-        plain = template.removeprefix(_NOT_THINKING).removeprefix(_FIXED_DATE)
-        dated = _FIXED_DATE if "strftime_now" in plain else ""
-        quiet = _NOT_THINKING if chat == "auto" and "enable_thinking" in plain else ""
-        tokenizer.chat_template = f"{quiet}{dated}{plain}"
-    turn_of(tokenizer)
+    if chat == "thinking" or not template.startswith((_THINKING, _NOT_THINKING)):
+        plain = template.removesuffix(_CLOSING)
+        for added in (_THINKING, _NOT_THINKING, _FIXED_DATE):
+            plain = plain.removeprefix(added)
+        dated = f"{_FIXED_DATE}{plain}" if "strftime_now" in plain else plain
+        if chat == "thinking":
+            template = _THINKING + dated
+        else:
+            template = _NOT_THINKING + dated if "enable_thinking" in plain else dated
+    tokenizer.chat_template = template
+    turn = turn_of(tokenizer)
+    if not template.startswith(_THINKING) and turn is not None and turn.after.rstrip().endswith(_OPEN):
+        tokenizer.chat_template = _NOT_THINKING + template.removeprefix(_NOT_THINKING) + _CLOSING
     if (end := _end(tokenizer)) is not None:
         tokenizer.eos_token = end
 

@@ -38,7 +38,8 @@ from reflectrl.core.run_files import (
     recorded_iterations,
     training_episodes_file,
 )
-from reflectrl.lm.load import BUILTIN, load_model, save_model
+from reflectrl.lm.chat import turn_of
+from reflectrl.lm.load import BUILTIN, load_model, load_processor, save_model
 from reflectrl.lm.safe_files import check_folder
 from reflectrl.lm.section import ModelSection, package_of
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
@@ -355,8 +356,9 @@ here = Path(__file__).parent
 state = json.loads((here / "example.json").read_text(encoding="utf-8"))
 tokenizer = AutoTokenizer.from_pretrained(here)
 {model}
-labels = [tokenizer(state["prompt"] + label)["input_ids"][-1] for label in state["labels"]]
-logits = model(input_ids=tokenizer(state["prompt"], return_tensors="pt")["input_ids"]).logits[0, -1]
+read = {{"add_special_tokens": not tokenizer.chat_template}}  # a chat template has its own
+labels = [tokenizer(state["prompt"] + label, **read)["input_ids"][-1] for label in state["labels"]]
+logits = model(input_ids=tokenizer(state["prompt"], return_tensors="pt", **read)["input_ids"]).logits[0, -1]
 print(state["actions"][logits[labels].argmax()])
 '''
 _OF_ADAPTER = (
@@ -388,8 +390,12 @@ def write_example(folder: Path, run_players: Team, policy: str, scrubber: Scrubb
 
     """
     seen = _own_view(run_players, policy) or _first_view(run_players)
+    prompt = scrubber.text(seen.prompt.text)
+    _, tokenizer = load_processor(str(folder), run_players.section("policy"))
+    if (turn := turn_of(tokenizer)) is not None:
+        prompt = f"{turn.before}{prompt.rstrip()}{turn.after}"
     state = {
-        "prompt": scrubber.text(seen.prompt.text),
+        "prompt": prompt,
         "labels": list(seen.menu.labels),
         "actions": [scrubber.text(action) for action in seen.menu.actions],
     }

@@ -18,6 +18,7 @@ from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
+from reflectrl.lm.chat import use_template
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, load_model, new_model
@@ -101,7 +102,8 @@ def language_model(
 ) -> LanguageModel:
     """Return the model of a policy to train, loaded if ``model`` is a name, with the adapters of ``peft_config``.
 
-    A model object that is given with a processor instead of a tokenizer reads images.
+    A model object that is given with a processor instead of a tokenizer reads images. The tokenizer's chat template is
+    set up as by ``model.chat: auto``.
 
     Raises:
         InvalidInput: the model cannot be loaded or reads fewer tokens, or an object was given without its tokenizer.
@@ -119,6 +121,7 @@ def language_model(
         read_pictures(loaded.base, Pictures(processor, loaded.base.config, loaded.base.name_or_path))
     else:
         loaded = LanguageModel(model, tokenizer)
+    use_template(loaded.tokenizer, "auto")
     end_with_text(loaded.tokenizer)
     context = getattr(loaded.base.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and context < max_length:

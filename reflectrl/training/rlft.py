@@ -107,7 +107,8 @@ class ReflectRLTrainer:
         args: settings of the run; if absent, those of ``ReflectRLConfig`` with the discount and the scale of rewards
             that suit random episodes of ``env``.
         processing_class: the tokenizer, or the processor of an image-text model; required unless ``model`` is a name.
-            Prompts are read through its ``chat_template``; set that to ``None`` to read them as plain text.
+            Prompts are read through its ``chat_template``, which is set up as by ``model.chat: auto``; set that to
+            ``None`` to read them as plain text.
         env: registered name of an environment, or its class, or a function that takes its options. Environments are
             made with the options of each stage, and closed when the stage ends.
         reflector: folder of a trained reflector, or a player such as ``ExpertReflector()``; ``None`` for no

@@ -41,6 +41,12 @@ def test_only_the_first_colon_counts():
 
 
 @pytest.mark.usefixtures("table")
+def test_a_class_registered_under_the_name_of_its_module_is_still_the_class():
+    register_env("note", "note:Note")
+    assert type(make_env("note:Note")).__name__ == "Note"
+
+
+@pytest.mark.usefixtures("table")
 def test_options_have_the_annotated_types_as_a_file_would_hold_them():
     class Typed(NumberLine):
         def __init__(self, scale: float, names: tuple[str, ...], folder: Path, other=None):

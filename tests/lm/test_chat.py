@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 from tiny_models import CHAT, LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny, tiny
+from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
+from reflectrl.lm.chat import use_template
 from reflectrl.lm.encode import PlainText, PromptEncoder
 from reflectrl.lm.load import LanguageModel, check_labels, load_model, load_processor, new_model, save_model
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts import Prompt
+from reflectrl.training.arguments import language_model
 from reflectrl.training.sft_examples import encode_rows
 
 DEFAULT_SYSTEM = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}"
@@ -76,7 +79,8 @@ def test_a_prompt_is_what_the_template_shows_of_one_user_text(template: str, end
         tokenize=False,
         add_generation_prompt=True,
     )
-    assert read == shown + ("\n</think>\n\n" if template == ALWAYS_THINKS else "")
+    assert read == shown
+    assert read.endswith("<think>\n\n</think>\n\n") is (template in (THINKS, ALWAYS_THINKS))
     assert ("Today: 01 Jan 2026. Now: 2026.\n" in read) is (template == DATED), "the same date on every day"
     own = PROMPT.text.count("<|im_end|>")
     assert specials(tokenizer, ids).count("<|im_end|>") == read.count("<|im_end|>") - own, "the state's is plain text"
@@ -93,7 +97,35 @@ def test_thinking_is_switched_off_by_the_templates_own_argument_unless_it_is_wan
     assert on.decode(PlainText(on).prompt(PROMPT)).endswith("<|im_start|>assistant\n")
     save_model(LanguageModel(tiny("llama", len(off), max_length=4 * MAX_LENGTH), off), tmp_path / "saved")
     saved = section.model_copy(update={"name": str(tmp_path / "saved"), "chat": "thinking"})
-    assert tokenizer_of(saved).chat_template == THINKS, "a player that was saved without thinking may think again"
+    again = tokenizer_of(saved)
+    assert again.decode(PlainText(again).prompt(PROMPT)).endswith("<|im_start|>assistant\n"), "it may think again"
+    save_model(LanguageModel(tiny("llama", len(on), max_length=4 * MAX_LENGTH), again), tmp_path / "thinks")
+    kept = tokenizer_of(section.model_copy(update={"name": str(tmp_path / "thinks")}))
+    assert kept.chat_template == again.chat_template, "a player that was trained to think goes on to"
+
+
+def test_thinking_is_left_on_where_a_template_always_opens_a_thought(tmp_path: Path) -> None:
+    section = save_chat(tmp_path / "chat", ALWAYS_THINKS)
+    on = tokenizer_of(section.model_copy(update={"chat": "thinking"}))
+    assert on.decode(PlainText(on).prompt(PROMPT)).endswith("<|im_start|>assistant\n<think>\n")
+
+
+def test_of_several_templates_the_default_one_is_read(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(save_chat(tmp_path / "chat", CHAT))
+    tokenizer.chat_template = {"default": DATED, "tool_use": "{{ raise_exception('no tools') }}"}
+    use_template(tokenizer, "auto")
+    assert tokenizer.decode(PlainText(tokenizer).prompt(PROMPT)).startswith("Today: 01 Jan 2026. Now: 2026.\n")
+
+
+def test_a_model_that_a_trainer_gets_as_an_object_reads_what_it_will_read_once_saved(tmp_path: Path) -> None:
+    section = save_chat(tmp_path / "chat", DATED)
+    plain = AutoTokenizer.from_pretrained(section.name)
+    model = tiny("llama", len(plain), max_length=4 * MAX_LENGTH)
+    lm = language_model(model, plain, None, labels=LABELS, max_length=section.max_length, seed=0)
+    save_model(lm, tmp_path / "saved")
+    saved = tokenizer_of(section.model_copy(update={"name": str(tmp_path / "saved")}))
+    assert PlainText(lm.tokenizer).prompt(PROMPT) == PlainText(saved).prompt(PROMPT)
+    assert lm.tokenizer.eos_token == saved.eos_token == "<|im_end|>"
 
 
 def test_a_player_trained_without_a_template_is_saved_without_one(tmp_path: Path) -> None:

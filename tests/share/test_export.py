@@ -18,12 +18,14 @@ from huggingface_hub import constants
 from peft import AutoPeftModelForCausalLM
 from records import policy_prompt_of
 from run_folders import forget_digests
+from tiny_models import CHAT, save_tiny
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, ReflectRLError, WorkFailed
+from reflectrl.lm.encode import PlainText
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.share.export import export_run, push
@@ -132,7 +134,7 @@ def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(t
     assert (agent.env, agent.options, agent.max_actions) == ("number_line", {"size": 8}, 2)
     assert agent.prompt == load_agent(trained).layout
     program = (folder / "example.py").read_text()
-    assert len(program.splitlines()) <= 15
+    assert len(program.splitlines()) <= 16
     assert "reflectrl" not in program
     runpy.run_path(str(folder / "example.py"))
     state = json.loads((folder / "example.json").read_text())
@@ -141,6 +143,26 @@ def test_the_folder_holds_what_others_need_and_no_pickle_and_its_example_plays(t
     assert capsys.readouterr().out == state["actions"][probabilities.index(max(probabilities))] + "\n"
     own = (trained / "trajectories" / "eval-rlft-local-greedy.jsonl").read_text()
     assert json.dumps(re.search(r"Number .*", state["prompt"])[0]) in own
+
+
+@pytest.mark.slow
+def test_the_example_of_a_chat_model_reads_what_the_policy_reads_at_play(tmp_path, capsys):
+    base, run = save_tiny("llama", tmp_path / "base", max_length=128, template=CHAT), tmp_path / "run"
+    given = (f"model.name={base.name}", "model.max_length=128", "players.reflector.player=none", "data.samples=60")
+    play_stages(small_recipe(*given, "eval.controls=[]"), run, "gen-data", "sft")
+    folder = export_run(run, tmp_path / "out")
+    state = json.loads((folder / "example.json").read_text())
+    prompt, tokenizer = state["prompt"], AutoTokenizer.from_pretrained(folder)
+    assert prompt.startswith("<|im_start|>user\n")
+    assert prompt.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    [seen] = [line for line in prompt.splitlines() if line.startswith("Number")]
+    agent, here = load_agent(folder), Observation(seen, tuple(state["actions"]))
+    move = agent.act(here)
+    read = policy_prompt_of(agent.layout, here, (), None, move.menu)
+    assert PlainText(tokenizer).prompt(read) == tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    runpy.run_path(str(folder / "example.py"))
+    best = max(range(2), key=move.decision.choice.probabilities.__getitem__)
+    assert capsys.readouterr().out == move.menu.actions[best] + "\n"
 
 
 @pytest.mark.slow
@@ -166,7 +188,7 @@ def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(t
         *(load_agent(each).act(STATE).decision.choice.probabilities for each in (folder, merged)),
     ):
         assert found == pytest.approx(move.decision.choice.probabilities, abs=1e-5)
-    assert len((folder / "example.py").read_text().splitlines()) <= 15
+    assert len((folder / "example.py").read_text().splitlines()) <= 16
     runpy.run_path(str(folder / "example.py"))
     assert capsys.readouterr().out in ("add one\n", "subtract one\n")
     adapter = json.loads((folder / "adapter_config.json").read_text())
