@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -27,16 +28,21 @@ class Shape:
     """Hidden size."""
 
 
-def shape_of(section: ModelSection) -> Shape:
-    """Return the shape of a model whose weights need not be there yet; raises as ``read_config`` does."""
+def shape_of(section: ModelSection, saved: Path | None = None) -> Shape:
+    """Return the shape of a model whose weights need not be there yet, or of one that was ``saved`` with all weights.
+
+    Raises:
+        InvalidInput: as ``read_config`` does.
+
+    """
     if section.name == BUILTIN:
         return Shape(section.builtin.layers, section.builtin.width)
-    config = read_config(section.name, section).get_text_config()
+    config = read_config(section.name if saved is None else str(saved), section).get_text_config()
     return Shape(config.num_hidden_layers, config.hidden_size)
 
 
-def with_precision(section: ModelSection) -> ModelSection:
-    """Return a section that names the precision in which its model computes.
+def with_precision(section: ModelSection, saved: Path | None = None) -> ModelSection:
+    """Return a section that names the precision in which its model computes; its base need not be there if ``saved``.
 
     ``compute: auto`` is bfloat16 for a model at least ``SMALL_WIDTH`` wide where the device has instructions for it,
     and otherwise float32; weights that are stored in bfloat16, or quantised, decide for themselves.
@@ -46,7 +52,7 @@ def with_precision(section: ModelSection) -> ModelSection:
     if section.dtype == "bfloat16" or section.quantization != "none":
         chosen: Precision = section.dtype
     else:
-        chosen = "bfloat16" if shape_of(section).width >= SMALL_WIDTH and has_bfloat16() else "float32"
+        chosen = "bfloat16" if shape_of(section, saved).width >= SMALL_WIDTH and has_bfloat16() else "float32"
     return section.model_copy(update={"compute": chosen})
 
 

@@ -200,10 +200,13 @@ class Team:
 
     # ---- models of the run -------------------------------------------------------------------------------------------
 
-    def section(self, role: str) -> ModelSection:
-        """Return the model section of the ``reflector`` or the ``policy``, with the precision of this run."""
-        section = self.recipe.reflector_model if role == "reflector" else None
-        return with_precision(section or self.recipe.model)
+    def section(self, role: str, saved: Path | None = None) -> ModelSection:
+        """Return the model section of the ``reflector`` or the ``policy``, with the precision of this run.
+
+        For a player that was ``saved`` with all of its weights, its base need not be there.
+        """
+        section = (self.recipe.reflector_model if role == "reflector" else None) or self.recipe.model
+        return with_precision(section, saved if section.lora is None else None)
 
     def base(self, role: str) -> ModelSection:
         """Return the section of a role with a base that can be loaded; the built-in base is written to the folder."""
@@ -229,7 +232,8 @@ class Team:
             return new_model(self.base("policy"), labels=self.labels, seed=self.seed("new", "policy"))
         made_by = "rlft" if name in (POLICY, REFLECTOR_RLFT) else "sft"
         role = "reflector" if name in (REFLECTOR, REFLECTOR_RLFT) else "policy"
-        section, folder = self.section(role), self.run.verified(name, made_by)
+        folder = self.run.verified(name, made_by)
+        section = self.section(role, folder)
         base = self._base_folder(role)
         if section.lora is not None and section.name == BUILTIN and (self.run / base).is_dir():
             self.run.verified(base, "sft")
