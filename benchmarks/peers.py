@@ -26,10 +26,12 @@ from statistics import fmean
 
 from arms import HERE, ONE_THREAD, table
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.run_files import RESULTS
 from reflectrl.pipeline.run import Run
 from reflectrl.pipeline.sweep import read_seeds
-from reflectrl.rollout.results import read_results
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.results import episodes_file, read_results
 
 RECIPES: Mapping[str, str] = {"line": "number_line/nano", "taxi": "dangerous_taxi/nano"}
 SIDES = ("trl", "enumerated", "thought_choice", "json", "text", "group")
@@ -82,10 +84,13 @@ class Trial:
     def score(self, sft_seconds: float = 0.0) -> Score:
         """Return what the run reached, after running it as a process with one thread if it is not finished."""
         result = self.folder / "score.json"
+        asked = json.dumps({**asdict(self), "out": str(self.out), "sft_seconds": sft_seconds})
+        if self.folder.is_dir() and (self.folder / "asked.json").read_text() != asked:
+            raise InvalidInput(f"{self.folder} holds a run with other times; choose another --out.")
         if not result.is_file():
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
-            asked = json.dumps({**asdict(self), "out": str(self.out), "sft_seconds": sft_seconds})
+            (self.folder / "asked.json").write_text(asked)
             with (self.folder / "log").open("wb") as log:
                 environment = {**os.environ, **ONE_THREAD, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
                 command = [sys.executable, str(HERE / "peers.py"), "--one", asked]
@@ -115,6 +120,7 @@ class Trial:
             changes["players.policy.max_new_tokens"] = 8 if mode == "text" else 48
         if self.side == "group":
             changes |= {"rlft.advantage": {"kind": "group"}, "rlft.gamma": 1.0, "rlft.episodes_per_task": 8}
+            changes["rlft.replay"] = None
         return changes
 
     def run(self, sft_seconds: float) -> Score:
@@ -141,14 +147,15 @@ class Trial:
         steps = run.rlft()[-1].env_steps
         taken = time.process_time() - start
         run.evaluate()
-        rows = {(row.policy, row.mode, row.split): row.metrics for row in read_results(path / RESULTS) if not row.group}
+        rows = {(row.policy, row.mode, row.split): row for row in read_results(path / RESULTS) if not row.group}
         test = rows["rlft", "sampled", "test"]
+        _, played = read_trajectories(path / episodes_file(test, splits=2))
         return Score(
-            sft=rows["sft", "sampled", "test"].success,
-            sampled=test.success,
-            greedy=rows["rlft", "greedy", "test"].success,
-            validation=rows["rlft", "sampled", "validation"].success,
-            unparsed=test.illegal,
+            sft=rows["sft", "sampled", "test"].metrics.success,
+            sampled=test.metrics.success,
+            greedy=rows["rlft", "greedy", "test"].metrics.success,
+            validation=rows["rlft", "sampled", "validation"].metrics.success,
+            unparsed=fmean(not turn.decision.choice.legal for each in played for turn in each.turns),
             sft_seconds=sft_seconds,
             seconds=taken,
             steps=steps,
@@ -195,7 +202,7 @@ def main() -> None:
         (trial.folder / "score.json").write_text(json.dumps(asdict(score)))
         return
     if unknown := [side for side in given.sides if side not in SIDES]:
-        parser.error(f"{unknown[0]!r} is no side; choose from {', '.join(SIDES)}")
+        parser.error(f"{unknown[0]!r} is not one of the sides; choose from {', '.join(SIDES)}")
     seeds = read_seeds(given.seeds)
     head = ["side", "rate", "SFT, s", "SFT (worst)", "sampled", "greedy", "unparsed", "steps", "ms a step"]
     print(f"{RECIPES[given.env]}, {len(seeds)} seeds, {given.seconds:g} processor seconds of RL")

@@ -14,7 +14,7 @@ from peers_trl import Episode
 from tiny import tokenizer
 
 from reflectrl.config import load_recipe
-from reflectrl.core import Task
+from reflectrl.core import InvalidInput, Task
 
 
 def test_an_episode_of_trl_is_one_sequence_whose_actions_alone_are_trained() -> None:
@@ -55,8 +55,12 @@ def test_the_table_has_the_rate_that_validated_best_and_the_worst_seed(tmp_path:
     scores = {(peers.RATES[0], 100): reached, (peers.RATES[1], 100): replace(reached, validation=0.9)}
     scores |= {(peers.RATES[1], seed): replace(reached, sampled=sampled) for seed, sampled in ((0, 1.0), (1, 0.6))}
     for (rate, seed), score in scores.items():
-        folder = Trial("line", "text", seed, rate, 60.0, tmp_path).folder
-        folder.mkdir()
-        (folder / "score.json").write_text(json.dumps(asdict(score)))
+        trial = Trial("line", "text", seed, rate, 60.0, tmp_path)
+        trial.folder.mkdir()
+        asked = json.dumps({**asdict(trial), "out": str(tmp_path), "sft_seconds": 0.0})
+        (trial.folder / "asked.json").write_text(asked)
+        (trial.folder / "score.json").write_text(json.dumps(asdict(score)))
     [row] = compare("line", ["text"], [0, 1], 60.0, 0.0, tmp_path)
     assert row == ["text", "0.001", "30", "50% (50%)", "80% (60%)", "90% (90%)", "0.0%", "6,000", "10.0"]
+    with pytest.raises(InvalidInput, match="other times"):
+        compare("line", ["text"], [0, 1], 240.0, 0.0, tmp_path)
