@@ -53,7 +53,7 @@ def line(serve: Serve) -> str:
 
 @pytest.fixture(scope="module")
 def orders(serve: Serve) -> str:
-    return serve("orders:Orders")
+    return serve("orders:Orders", "--served-as", "page.example")
 
 
 @pytest.fixture
@@ -132,8 +132,9 @@ def test_what_is_wrong_is_a_sentence_and_the_episode_goes_on(open_session: Calla
 def test_key_host_and_page_are_checked(line: str, open_session: Callable[..., Any]) -> None:
     with pytest.raises(ConnectionError, match="403"):
         open_session(Authorization="Bearer another")
-    with pytest.raises(ConnectionError, match="403"):
-        open_session(Origin="https://page.example")
+    for page in ("https://page.example", "http://203.0.113.5", "http://127.0.0.1:1", "http://localhost:3000", "null"):
+        with pytest.raises(ConnectionError, match="403"):
+            open_session(Origin=page)
     assert open_session(Origin=line).reset().done is False
     assert httpx2.get(f"{line}/schema").status_code == 401
     assert httpx2.get(f"{line}/schema", headers={**ALLOWED, "Host": "page.example"}).status_code == 421
@@ -165,6 +166,8 @@ def test_an_environment_without_menus_is_served_too(orders: str) -> None:
     assert env.max_actions == 0
     assert env.instructions == "action: Say what is wanted: a colour and an animal."
     env.close()
+    with GenericEnvClient(orders, headers={"Origin": "https://page.example"}).sync() as client:  # of --served-as
+        assert client.reset().done is False
 
 
 def test_an_environment_that_cannot_be_made_is_not_served() -> None:
