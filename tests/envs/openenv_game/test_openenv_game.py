@@ -49,7 +49,9 @@ def echo(tmp_path_factory):
     """Name of the package that OpenEnv itself writes: its environment echoes."""
     folder = tmp_path_factory.mktemp("packages")
     program = Path(sys.executable).with_name("openenv")
-    subprocess.run([program, "init", "an_echo", "--output-dir", folder], check=True, capture_output=True)
+    without_uv = {**os.environ, "PATH": ""}  # it would download packages for a lock file
+    command = [program, "init", "an_echo", "--output-dir", folder]
+    subprocess.run(command, check=True, capture_output=True, env=without_uv)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield "openenv:an_echo"
@@ -140,12 +142,12 @@ def test_episodes_that_a_fault_ends_are_dropped_and_no_other_is_lost():
         ("nan", "raised ValueError: the server ended the episode without a reward"),
         ("nothing", "raised ValueError: the server ended the episode without a reward"),
         ("raise", r"raised RuntimeError: Server error: nothing was computed \(code: EXECUTION_ERROR\)"),
-        ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 2 s"),
+        ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 10 s"),
         ("die", r"raised ConnectionError: the server at http://\S+ ended the session"),
     ],
 )
 def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, make):
-    env = make(FAULTS, timeout_s=2.0 if said == "wait" else 30.0)
+    env = make(FAULTS, timeout_s=10.0 if said == "wait" else 30.0)
     begun(env, 1)
     with pytest.raises(EnvFailed, match=rf"^environment 'openenv' failed in task 'seed-1' .*: it {sentence}; fix it"):
         env.step(said)
@@ -154,11 +156,13 @@ def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, ma
 
 
 class Hosted:
-    """A server on one port that can be ended and started again."""
+    """A server on one port that can be ended and started again, and whose port nobody else gets meanwhile."""
 
     def __init__(self):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self.reserved = socket.socket()  # it never listens, so that the port refuses connections without a server
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port = self.reserved.getsockname()[1]
         self.process = None
 
     def start(self, **variables):
@@ -180,6 +184,7 @@ def hosted():
     server.start()
     yield server
     server.kill()
+    server.reserved.close()
 
 
 def test_a_server_that_is_restarted_in_an_episode_ends_it_and_serves_the_next(hosted, make):
