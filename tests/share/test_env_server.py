@@ -184,7 +184,7 @@ def test_served_and_played_by_us_it_is_the_same_environment(line: str, monkeypat
     assert here.step("add one")[:2] == env.step("add one")[:2]
     env.close()
     monkeypatch.delenv("LINE_KEY")
-    assert "the option key is $LINE_KEY, which holds none; " in refused("check-env", f"openenv:{line}", "key=$LINE_KEY")
+    assert "the option key is $LINE_KEY, which is not set; " in refused("check-env", f"openenv:{line}", "key=$LINE_KEY")
     assert "401" in refused("check-env", f"openenv:{line}")
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from command_line import refused
 
@@ -37,6 +38,14 @@ def make():
             return env
 
         yield one
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept():
+    """Keep the server with faults for all tests; the last environment that is closed would stop it."""
+    env = make_env(FAULTS)
+    yield
+    env.close()
 
 
 def begun(env, number=0):
@@ -153,6 +162,39 @@ def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, ma
         env.step(said)
     assert begun(env, 2) == "Say green."
     assert env.step("green")[1:3] == (1.0, True)
+
+
+def test_a_server_ends_with_the_last_of_its_environments_and_gets_keys_by_their_names(make, monkeypatch):
+    monkeypatch.setenv("A_KEY", "spoken")
+    one, other = (make(FAULTS, variables={"FIELD": "$A_KEY"}) for _ in range(2))
+    assert one.instructions == "spoken: The word to say."
+    begun(one)
+    started = servers()
+    one.close()
+    assert servers() == started
+    other.close()
+    assert len(servers()) == len(started) - 1
+    assert begun(other, 1) == "Say blue."  # in a new one
+    missing = refused("check-env", FAULTS, "variables={FIELD: $NO_SUCH_KEY}")
+    assert "the option variables.FIELD is $NO_SUCH_KEY, which is not set; " in missing
+
+
+def servers():
+    """Return the servers that this process has started and not ended."""
+    return {child.pid for child in psutil.Process().children() if "uvicorn.Server" in "".join(child.cmdline())}
+
+
+@pytest.mark.parametrize("login", ["http://jane:sesame@127.0.0.1:9", "jane:sesame@127.0.0.1:9", "http://h?key=sesame"])
+def test_an_address_with_a_login_is_refused_without_being_repeated(login):
+    said = refused("check-env", f"openenv:{login}")
+    assert "the server's address holds a login or a query" in said
+    assert "sesame" not in said
+
+
+def test_a_silent_address_is_refused_after_the_time_for_an_answer():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = refused("check-env", f"openenv:http://127.0.0.1:{silent.getsockname()[1]}", "timeout_s=0.1")
+    assert "(raised ReadTimeout: timed out); expected the address" in said
 
 
 class Hosted:
