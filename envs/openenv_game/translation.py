@@ -87,7 +87,7 @@ class TextMap:
                     return given
         if self.only is None:
             raise ValueError(f"{shown(text)} was written; expected JSON with the fields {', '.join(self.fields)}")
-        kind = self.fields[self.only].get("type")
+        kind = str(self.fields[self.only].get("type"))
         return {self.only: _number(text, kind) if kind in _NUMBERS else text}
 
     def text(self, seen: Json, before: Json) -> str:

@@ -53,6 +53,8 @@ def test_a_number_is_plain_and_finite():
     for wrong in ("nan", "inf", "1_0", "1e999", "", '{"degrees": NaN}', '{"degrees": 1e999}'):
         with pytest.raises(ValueError, match="was written; expected a number"):
             dial.action(wrong)
+    either = mapped({"degrees": {"type": ["number", "null"]}}, needed=["degrees"])
+    assert either.action("5") == {"degrees": "5"}
 
 
 def test_names_that_are_given_are_the_menu():
