@@ -42,7 +42,7 @@ class Words(Environment):
         said = getattr(action, FIELD)
         self.said += 1
         if said == "wait":
-            time.sleep(3)
+            time.sleep(60)
         if said == "raise":
             raise ArithmeticError("nothing was computed")
         if said == "die":

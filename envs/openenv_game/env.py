@@ -25,21 +25,23 @@ class OpenEnvGame(NatLangEnv):
 
     Args:
         server: address, ``https://...``; or an installed package, whose ``server.app:app`` runs in a process that the
-            environments of this one share, or in as many as they need sessions; or ``module:app``.
+            environments of this one share until the last is closed, or in as many as they need sessions; or
+            ``module:app``.
         success_reward: an episode is a success if it ends with a reward of at least this, unless the server says
             ``success`` in its observation or metadata.
         actions: names of a menu's actions; absent: what ``TextMap`` finds.
         menu: length of the longest menu, where states list their actions.
         text_map: ``module:Class`` of a subclass of ``TextMap``.
-        variables: environment variables for a package's server.
+        variables: environment variables for a package's server; a value ``$NAME`` is that of your variable NAME.
         key: ``$NAME``, the environment variable with the bearer key for an address.
-        timeout_s: seconds for an answer.
+        timeout_s: seconds for an answer; a server that is started here has longer for its first one.
         penalty: cost of a text that is no action.
         horizon: maximum number of steps of an episode.
         seeds: number of tasks; half of them are for training, a quarter each for validation and test.
 
     Raises:
-        InvalidInput: no such server, a class that is no ``TextMap``, or a variable without a key.
+        InvalidInput: no such server, an address with a login, a class that is no ``TextMap``, or a variable that is
+            not set.
 
     """
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.child_environment import child_environment
 
 SESSIONS = "64"
@@ -71,15 +75,40 @@ class Server:
 
 _RUNNING: dict[tuple[object, ...], list[Server]] = {}
 """Servers by application and variables."""
+_USERS: dict[tuple[object, ...], WeakSet[object]] = {}
+"""Who may have a session with them."""
+_COUNTING = threading.Lock()
 
 
-def addresses(server: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield where to ask for a session: the address that is given, or those of servers that run, and of a new one."""
+def from_environment(option: str, value: str) -> str:
+    """Return the value of the environment variable that an option names as ``$NAME``.
+
+    Raises:
+        InvalidInput: the variable is missing or empty, or the option is no such name; then it is not repeated.
+
+    """
+    if not (value.startswith("$") and os.environ.get(value[1:])):
+        given = f"{value}, which is not set" if value.startswith("$") else "something else"
+        raise InvalidInput(
+            f"the option {option} is {given}; expected $NAME of an environment variable that holds the key, because "
+            "options are written into run folders."
+        )
+    return os.environ[value[1:]]
+
+
+def addresses(server: str, variables: Mapping[str, str], user: object) -> Iterator[str]:
+    """Yield where to ask for a session: the address that is given, or those of servers that run, and of a new one.
+
+    Servers that are started here run until each ``user`` of them has left.
+    """
     if "://" in server:
         yield server.rstrip("/")
         return
     app = server if ":" in server else f"{server}.server.app:app"
-    running = _RUNNING.setdefault((app, *sorted(variables.items())), [])
+    which = (app, *sorted(variables.items()))
+    with _COUNTING:
+        _USERS.setdefault(which, WeakSet()).add(user)
+    running = _RUNNING.setdefault(which, [])
     for each in [each for each in running if each.last_words()]:
         running.remove(each)
         each.stop()
@@ -88,14 +117,28 @@ def addresses(server: str, variables: Mapping[str, str]) -> Iterator[str]:
     yield running[-1].url
 
 
+def leave(user: object) -> None:
+    """Stop the servers that nobody else uses."""
+    with _COUNTING:
+        for which, users in _USERS.items():
+            if user in users:
+                users.remove(user)
+                if not users:
+                    _stop(_RUNNING.get(which, []))
+
+
 def last_words(url: str) -> str:
     """Return what our server at an address said if it has ended; empty while it runs, and for servers of others."""
     ours = (each for running in _RUNNING.values() for each in running if each.url == url)
     return next((each.last_words(wait_s=2.0) for each in ours), "")  # it closes its socket before it ends
 
 
+def _stop(running: list[Server]) -> None:
+    while running:
+        running.pop().stop()
+
+
 @atexit.register
 def _stop_all() -> None:
     for running in _RUNNING.values():
-        while running:
-            running.pop().stop()
+        _stop(running)

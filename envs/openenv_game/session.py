@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +12,12 @@ from openenv.core.client_types import StepResult
 from websockets.exceptions import ConnectionClosed
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.addresses import without_credentials
 from reflectrl.core.errors import raised
-from reflectrl.envs.openenv_game.servers import addresses, last_words
+from reflectrl.envs.openenv_game.servers import addresses, from_environment, last_words, leave
 
 START_S = 120.0
-"""Seconds that a server has to answer for the first time; one that is started here imports its packages first."""
+"""Seconds for the first answer of a server that is started here, which imports its packages first."""
 
 
 class Full(Exception):  # noqa: N818 - a state of the server, as in queue.Full
@@ -57,27 +57,40 @@ class Session:
 
     Args:
         server: an address, a package, or ``module:app``, see ``OpenEnvGame``.
-        variables: environment variables for a package's server.
+        variables: environment variables for a package's server; ``$NAME`` as a value is that of a variable of ours.
         key: ``$NAME``, the environment variable with the bearer key that the server asks for; ``None`` for none.
         timeout_s: seconds for an answer.
 
     Raises:
-        InvalidInput: there is no such server, or no key.
+        InvalidInput: there is no such server, no such variable, or the address holds a login.
 
     """
 
     def __init__(self, server: str, variables: Mapping[str, str], key: str | None, timeout_s: float) -> None:
-        self._where = server, dict(variables)
-        self._headers = {} if key is None else {"Authorization": f"Bearer {_key(key)}"}
+        address = server if "://" in server else f"http://{server}"  # a login without a scheme is no module either
+        if without_credentials(address) != address:
+            raise InvalidInput(
+                "the server's address holds a login or a query, and options are written into run folders; leave it "
+                "out, and give the option key=$NAME, the environment variable that holds the key."
+            )
+        self._headers = {} if key is None else {"Authorization": f"Bearer {from_environment('key', key)}"}
+        given = {
+            name: from_environment(f"variables.{name}", value) if value.startswith("$") else value
+            for name, value in variables.items()
+        }
+        self._where = server, given
         self._timeout_s = timeout_s
+        self._start_s = timeout_s if "://" in server else START_S
         self._client: Any = None
-        url = next(addresses(*self._where))
+        url = next(addresses(*self._where, self))
         try:
             self.schema = self._described(url)
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError, KeyError) as error:
+            why = last_words(url) or raised(error)
+            leave(self)
             raise InvalidInput(
-                f"no OpenEnv server answers for {server!r} at {url}/schema ({last_words(url) or raised(error)}); "
-                "expected the address of one, an installed package with server/app.py, or module:app."
+                f"no OpenEnv server answers for {server!r} at {url}/schema ({why}); expected the address of one, an "
+                "installed package with server/app.py, or module:app."
             ) from error
 
     def reset(self, seed: int) -> StepResult[dict[str, Any]]:
@@ -99,7 +112,11 @@ class Session:
         return self._ask(lambda: self._client.step(dict(action)))
 
     def close(self) -> None:
-        """End the session, if there is one."""
+        """End the session, and the server if it was started here and nobody else uses it; ``reset`` begins again."""
+        self._end()
+        leave(self)
+
+    def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
@@ -107,7 +124,7 @@ class Session:
 
     def _reset(self, seed: int) -> StepResult[dict[str, Any]]:
         full = ""
-        for url in addresses(*self._where) if self._client is None else [""]:
+        for url in addresses(*self._where, self) if self._client is None else [""]:
             try:
                 if self._client is None:
                     self._connect(url)
@@ -132,19 +149,9 @@ class Session:
         except Refused:
             raise
         except BaseException:  # the alarm of env.deadline_s as well: the answer may come later
-            self.close()
+            self._end()
             raise
 
     def _described(self, url: str) -> dict[str, Any]:
-        answer = httpx2.get(f"{url}/schema", headers=self._headers, timeout=START_S).raise_for_status().json()
+        answer = httpx2.get(f"{url}/schema", headers=self._headers, timeout=self._start_s).raise_for_status().json()
         return {"action": dict(answer["action"]), "observation": dict(answer["observation"])}
-
-
-def _key(key: str) -> str:
-    if not (key.startswith("$") and os.environ.get(key[1:])):
-        given = f"{key}, which holds none" if key.startswith("$") else "something else"
-        raise InvalidInput(
-            f"the option key is {given}; expected $NAME of an environment variable that holds the key, because options "
-            "are written into run folders."
-        )
-    return os.environ[key[1:]]

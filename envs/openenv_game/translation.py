@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,8 @@ LEGAL = ("legal_actions", "legal_moves", "valid_actions", "available_actions")
 """Fields of an observation that list the legal actions."""
 NOTHING = "Nothing is shown."
 _HIDDEN = {"metadata", "reward", "done", "success", *LEGAL}
-_READ = {"integer": int, "number": float}
+_NUMBERS: dict[str, type[int] | type[float]] = {"integer": int, "number": float}
+_PLAIN = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 Json = Mapping[str, Any]
 
@@ -48,9 +51,9 @@ class TextMap:
         """Field that an action's text is the value of; ``None`` if an action needs several."""
         self.tools = {tool["name"]: tool for tool in tools}
         only = self.fields.get(self.only or "", {})
-        self.menu = tuple(actions) or tuple(map(str, only.get("enum", ())))
+        self.actions = tuple(actions) or tuple(map(str, only.get("enum", ())))
         listed = next((observed[name] for name in LEGAL if name in observed), None)
-        self.max_actions = len(self.menu) or (0 if listed is None else listed.get("maxItems", menu))
+        self.max_actions = len(self.actions) or (0 if listed is None else listed.get("maxItems", menu))
         if self.tools:
             told = ["An action is a tool's name and its arguments in JSON."]
             told += [
@@ -63,7 +66,7 @@ class TextMap:
     def observation(self, seen: Json, before: Json) -> Observation:
         """Return the state that an observation shows; ``before`` is the one before it, empty at the start."""
         listed = next((seen[name] for name in LEGAL if isinstance(seen.get(name), list)), ())
-        menu = self.menu or tuple(one_line(str(action)) for action in listed if self.max_actions)
+        menu = self.actions or tuple(one_line(str(action)) for action in listed if self.max_actions)
         return Observation(visible(self.text(seen, before)).strip("\n") or NOTHING, menu)
 
     def action(self, text: str) -> Json:
@@ -84,20 +87,28 @@ class TextMap:
                     return given
         if self.only is None:
             raise ValueError(f"{shown(text)} was written; expected JSON with the fields {', '.join(self.fields)}")
-        return {self.only: _READ.get(str(self.fields[self.only].get("type")), str)(text)}
+        kind = str(self.fields[self.only].get("type"))
+        return {self.only: _number(text, kind) if kind in _NUMBERS else text}
 
     def text(self, seen: Json, before: Json) -> str:
         """Return the text of an observation; arguments as for ``observation``."""
         if isinstance(seen.get("messages"), list):
-            return _transcript(seen).removeprefix(_transcript(before))
+            return _transcript(seen).removeprefix(f"{_transcript(before)}\n")  # if the server sends the old ones too
         parts = {name: part for name, part in seen.items() if name not in _HIDDEN and part not in (None, "", [], {})}
         if "tool_name" in parts:
             result = parts.get("error", parts.get("result"))
             return str(result.get("message", result.get("data", result)) if isinstance(result, dict) else result)
-        parts = parts or seen.get("metadata", {})
+        parts = parts or seen.get("metadata") or {}
         if len(parts) == 1:
             return _line(*parts.values())
         return "\n".join(f"{name}: {_line(part)}" for name, part in parts.items())
+
+
+def _number(text: str, kind: str) -> float:
+    with contextlib.suppress(ValueError):  # no integer
+        if _PLAIN.fullmatch(text) and math.isfinite(float(text)):
+            return _NUMBERS[kind](text)
+    raise ValueError(f"{shown(text)} was written; expected {'an integer' if kind == 'integer' else 'a number'}")
 
 
 def _arguments(tool: Json) -> Json:
@@ -107,6 +118,7 @@ def _arguments(tool: Json) -> Json:
 def _object(text: str) -> dict[str, Any]:
     try:
         given = json.loads(text)
+        json.dumps(given, allow_nan=False)
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):

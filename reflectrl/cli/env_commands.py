@@ -15,7 +15,7 @@ from reflectrl.cli.shared import complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
-env = typer.Typer(help="Give an environment to other libraries.", no_args_is_help=True)
+env = typer.Typer(help="Serve or export an environment.", no_args_is_help=True)
 
 
 @env.command("serve")

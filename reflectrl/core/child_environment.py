@@ -13,6 +13,9 @@ _NEEDED = {
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """Return the variables for pip: paths, language, proxies, certificates and its own, with ``changes``."""
+    """Return the variables for a program of others: paths, language, proxies, certificates and pip's, with ``changes``.
+
+    These may be the keys that the user gives that program.
+    """
     needed = {name: value for name, value in os.environ.items() if name in _NEEDED or name.startswith("PIP_")}
     return {**needed, **changes}

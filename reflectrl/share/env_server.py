@@ -7,7 +7,7 @@ the rest is metadata: the ``task``, and ``success``, ``illegal`` and ``truncated
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from pydantic import Field, create_model
 
 from reflectrl.core import InvalidInput, Task, make_env
 from reflectrl.core.origin import VERSION
+from reflectrl.core.text import shown
 
 
 class Text(Seen):
@@ -94,8 +95,8 @@ class ServedEnv(Environment):
 
     def _task(self, split: str, index: int) -> Task:
         tasks = self._env.any_tasks(split)
-        if not 0 <= index < len(tasks):
-            raise InvalidInput(f"task {index} of {split!r} was asked for; expected 0 to {len(tasks) - 1}.")
+        if type(index) is not int or not 0 <= index < len(tasks):  # JSON may hold anything
+            raise InvalidInput(f"task {shown(index)} of {split!r} was asked for; expected 0 to {len(tasks) - 1}.")
         return tasks[index]
 
     def _seen(self, info: Mapping[str, Any], reward: float | None = None, *, done: bool = False) -> Seen:
@@ -118,5 +119,11 @@ def env_app(name: str, options: Mapping[str, Any], sessions: int) -> FastAPI:
     """Return OpenEnv's application for an environment; arguments are those of ``serve_env``."""
     first = ServedEnv(name, options)
     first.close()
-    make = partial(ServedEnv, name, options)
-    return create_fastapi_app(make, first.sent, first.shown, sessions, env_name=name.partition(":")[0])
+    kind = name.partition(":")[0]
+
+    class Session(ServedEnv):
+        def __init__(self) -> None:
+            super().__init__(name, options)
+
+    Session.__name__ = kind  # told to a client whose session cannot be made, instead of the options
+    return create_fastapi_app(Session, first.sent, first.shown, sessions, env_name=kind)

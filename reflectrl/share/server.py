@@ -109,7 +109,8 @@ def serve_env(
         port: port to listen on; 0 for any free one.
         key: bearer key that clients must send; ``None`` for no check.
         sessions: maximum number of sessions at a time, each with an environment of its own.
-        served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
+        served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses; a web page of one
+            of them may play too, as may one of the server's own address.
         ready: receives a line with the environment and the address.
 
     Raises:
@@ -122,7 +123,7 @@ def serve_env(
 
     def gated(names: Iterable[str], url: str) -> Gate:
         app.router.on_startup.append(lambda: ready(f"serving {name} on {url} for clients of OpenEnv"))
-        return Gate(app, bounds, key, names)
+        return Gate(app, bounds, key, names, pages=served_as)
 
     with listen(host, port) as listener:
         run_app(gated, listener, host, key=key, bounds=bounds, served_as=served_as, websockets=True)

@@ -135,14 +135,18 @@ class Gate:
         bounds: limits of a request.
         key: bearer key that clients must send; ``None`` for no check.
         hosts: host names that clients may use, besides ``localhost`` and IP addresses.
+        pages: host names of web pages, besides the server's own, that may open a websocket.
 
     """
 
-    def __init__(self, app: ASGIApp, bounds: Bounds, key: str | None, hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, bounds: Bounds, key: str | None, hosts: Iterable[str] = (), pages: Iterable[str] = ()
+    ) -> None:
         self._app = app
         self._bounds = bounds
         self._key = key
         self._hosts = {"localhost", *map(str.lower, hosts)}
+        self._pages = {*map(str.lower, pages)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or websocket, or pass on an event of the application's lifespan."""
@@ -176,15 +180,18 @@ class Gate:
 
     async def _open(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a websocket, or answer 403; browsers would open one for any page, but say whose."""
+        host = headers.get("host", "").lower()
+        page = headers.get("origin", f"//{host}").lower()
         try:
-            if page := headers.get("origin"):
-                self._check_host(host_of(page))
-            self._check_host(host_of(f"//{headers.get('host', '')}"))
+            self._check_host(host_of(f"//{host}"))
             self._check_key(headers)
+            known = page.partition("//")[2] == host or host_of(page) in self._pages
         except HTTPException:
+            known = False
+        if known:
+            await self._app(scope, receive, send)
+        else:
             await send({"type": "websocket.close"})
-            return
-        await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
         """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import threading
 
 import gymnasium
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.utils import seeding
 
 from reflectrl.core import InvalidInput, Task, check_env, make_env
-from reflectrl.envs.gymnasium_game import GymnasiumGame
+from reflectrl.envs.gymnasium_game import GymnasiumGame, drawn_from
 from reflectrl.rollout.pool import WorkerPool
 
 LAKE = {"success_reward": 1.0, "actions": ["left", "down", "right", "up"], "make": {"is_slippery": False}}
@@ -103,6 +104,23 @@ def test_whatever_a_constructor_draws_depends_on_the_task_and_disturbs_no_one(so
     assert maps(env) == maps(other)
     assert len(set(maps(env))) == 4
     assert (random.getstate(), np.random.get_state()[1].tolist(), seeding.np_random) == before  # noqa: NPY002
+
+
+def test_draws_of_two_threads_do_not_overlap():
+    before, inside, left = seeding.np_random, threading.Event(), threading.Event()
+
+    def other():
+        with drawn_from(1):
+            inside.set()
+            left.wait()
+
+    thread = threading.Thread(target=other, daemon=True)
+    with drawn_from(0), drawn_from(2):  # in one thread, they may be nested
+        thread.start()
+        assert not inside.wait(0.05)
+    left.set()
+    thread.join()
+    assert seeding.np_random is before
 
 
 @pytest.mark.usefixtures("_draws")

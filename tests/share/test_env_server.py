@@ -5,17 +5,22 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import httpx2
 import pytest
 from command_line import refused
+from orders import Orders
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import NatLangEnv, check_env, make_env
 
 pytest.importorskip("openenv", reason="needs the extra openenv")
-from openenv.core import GenericEnvClient  # noqa: E402 - only where it is installed
+from fastapi.testclient import TestClient  # noqa: E402 - only where it is installed
+from openenv.core import GenericEnvClient  # noqa: E402
+
+from reflectrl.share.env_server import env_app  # noqa: E402
 
 pytestmark = pytest.mark.slow
 KEY = "a-key-of-the-test"
@@ -53,7 +58,7 @@ def line(serve: Serve) -> str:
 
 @pytest.fixture(scope="module")
 def orders(serve: Serve) -> str:
-    return serve("orders:Orders")
+    return serve("orders:Orders", "--served-as", "page.example")
 
 
 @pytest.fixture
@@ -124,16 +129,40 @@ def test_what_is_wrong_is_a_sentence_and_the_episode_goes_on(open_session: Calla
             client.step({"action": action})
     with pytest.raises(RuntimeError, match=r"task 10000 of 'test' was asked for; expected 0 to \d+\."):
         client.reset(split="test", index=10_000)
+    for index in ("a", 1.5):
+        with pytest.raises(RuntimeError, match=f"task {index!r} of 'train' was asked for; expected 0 to "):
+            client.reset(index=index)
     with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
         client.step({"move": "add one"})
     assert client.step({"action": "add one"}).reward is not None
 
 
+class OnceMade(Orders):
+    """An environment that can be made once, before the first session."""
+
+    made = count()
+
+    def __init__(self, password: str) -> None:
+        super().__init__()
+        if next(self.made):
+            raise OSError(password)
+
+
+def test_a_session_that_cannot_be_made_tells_no_options() -> None:
+    app = TestClient(env_app(f"{__name__}:OnceMade", {"password": KEY}, sessions=2))
+    with app.websocket_connect("/ws") as session:
+        session.send_json({"type": "reset", "data": {}})
+        said = session.receive_text()
+    assert f"Environment factory '{__name__}' failed to create instance." in said
+    assert KEY not in said
+
+
 def test_key_host_and_page_are_checked(line: str, open_session: Callable[..., Any]) -> None:
     with pytest.raises(ConnectionError, match="403"):
         open_session(Authorization="Bearer another")
-    with pytest.raises(ConnectionError, match="403"):
-        open_session(Origin="https://page.example")
+    for page in ("https://page.example", "http://203.0.113.5", "http://127.0.0.1:1", "http://localhost:3000", "null"):
+        with pytest.raises(ConnectionError, match="403"):
+            open_session(Origin=page)
     assert open_session(Origin=line).reset().done is False
     assert httpx2.get(f"{line}/schema").status_code == 401
     assert httpx2.get(f"{line}/schema", headers={**ALLOWED, "Host": "page.example"}).status_code == 421
@@ -155,7 +184,7 @@ def test_served_and_played_by_us_it_is_the_same_environment(line: str, monkeypat
     assert here.step("add one")[:2] == env.step("add one")[:2]
     env.close()
     monkeypatch.delenv("LINE_KEY")
-    assert "the option key is $LINE_KEY, which holds none; " in refused("check-env", f"openenv:{line}", "key=$LINE_KEY")
+    assert "the option key is $LINE_KEY, which is not set; " in refused("check-env", f"openenv:{line}", "key=$LINE_KEY")
     assert "401" in refused("check-env", f"openenv:{line}")
 
 
@@ -165,6 +194,8 @@ def test_an_environment_without_menus_is_served_too(orders: str) -> None:
     assert env.max_actions == 0
     assert env.instructions == "action: Say what is wanted: a colour and an animal."
     env.close()
+    with GenericEnvClient(orders, headers={"Origin": "https://page.example"}).sync() as client:  # of --served-as
+        assert client.reset().done is False
 
 
 def test_an_environment_that_cannot_be_made_is_not_served() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from command_line import refused
 
@@ -39,6 +40,14 @@ def make():
         yield one
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _kept():
+    """Keep the server with faults for all tests; the last environment that is closed would stop it."""
+    env = make_env(FAULTS)
+    yield
+    env.close()
+
+
 def begun(env, number=0):
     """Begin a task; return the text of its first state."""
     return env.reset(seed=0, options={"task": Task(f"seed-{number}", {"seed": number})})[0]
@@ -49,7 +58,9 @@ def echo(tmp_path_factory):
     """Name of the package that OpenEnv itself writes: its environment echoes."""
     folder = tmp_path_factory.mktemp("packages")
     program = Path(sys.executable).with_name("openenv")
-    subprocess.run([program, "init", "an_echo", "--output-dir", folder], check=True, capture_output=True)
+    without_uv = {**os.environ, "PATH": ""}  # it would download packages for a lock file
+    command = [program, "init", "an_echo", "--output-dir", folder]
+    subprocess.run(command, check=True, capture_output=True, env=without_uv)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield "openenv:an_echo"
@@ -140,12 +151,12 @@ def test_episodes_that_a_fault_ends_are_dropped_and_no_other_is_lost():
         ("nan", "raised ValueError: the server ended the episode without a reward"),
         ("nothing", "raised ValueError: the server ended the episode without a reward"),
         ("raise", r"raised RuntimeError: Server error: nothing was computed \(code: EXECUTION_ERROR\)"),
-        ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 2 s"),
+        ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 10 s"),
         ("die", r"raised ConnectionError: the server at http://\S+ ended the session"),
     ],
 )
 def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, make):
-    env = make(FAULTS, timeout_s=2.0 if said == "wait" else 30.0)
+    env = make(FAULTS, timeout_s=10.0 if said == "wait" else 30.0)
     begun(env, 1)
     with pytest.raises(EnvFailed, match=rf"^environment 'openenv' failed in task 'seed-1' .*: it {sentence}; fix it"):
         env.step(said)
@@ -153,12 +164,47 @@ def test_a_fault_is_a_sentence_and_the_next_episode_is_played(said, sentence, ma
     assert env.step("green")[1:3] == (1.0, True)
 
 
+def test_a_server_ends_with_the_last_of_its_environments_and_gets_keys_by_their_names(make, monkeypatch):
+    monkeypatch.setenv("A_KEY", "spoken")
+    one, other = (make(FAULTS, variables={"FIELD": "$A_KEY"}) for _ in range(2))
+    assert one.instructions == "spoken: The word to say."
+    begun(one)
+    started = servers()
+    one.close()
+    assert servers() == started
+    other.close()
+    assert len(servers()) == len(started) - 1
+    assert begun(other, 1) == "Say blue."  # in a new one
+    missing = refused("check-env", FAULTS, "variables={FIELD: $NO_SUCH_KEY}")
+    assert "the option variables.FIELD is $NO_SUCH_KEY, which is not set; " in missing
+
+
+def servers():
+    """Return the servers that this process has started and not ended."""
+    return {child.pid for child in psutil.Process().children() if "uvicorn.Server" in "".join(child.cmdline())}
+
+
+@pytest.mark.parametrize("login", ["http://jane:sesame@127.0.0.1:9", "jane:sesame@127.0.0.1:9", "http://h?key=sesame"])
+def test_an_address_with_a_login_is_refused_without_being_repeated(login):
+    said = refused("check-env", f"openenv:{login}")
+    assert "the server's address holds a login or a query" in said
+    assert "sesame" not in said
+
+
+def test_a_silent_address_is_refused_after_the_time_for_an_answer():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        said = refused("check-env", f"openenv:http://127.0.0.1:{silent.getsockname()[1]}", "timeout_s=0.1")
+    assert "(raised ReadTimeout: timed out); expected the address" in said
+
+
 class Hosted:
-    """A server on one port that can be ended and started again."""
+    """A server on one port that can be ended and started again, and whose port nobody else gets meanwhile."""
 
     def __init__(self):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self.reserved = socket.socket()  # it never listens, so that the port refuses connections without a server
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port = self.reserved.getsockname()[1]
         self.process = None
 
     def start(self, **variables):
@@ -180,6 +226,7 @@ def hosted():
     server.start()
     yield server
     server.kill()
+    server.reserved.close()
 
 
 def test_a_server_that_is_restarted_in_an_episode_ends_it_and_serves_the_next(hosted, make):

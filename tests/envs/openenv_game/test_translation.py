@@ -42,8 +42,19 @@ def test_actions_that_a_state_lists_are_its_menu():
     seen = four.observation({"board": [[0, 1], [1, 0]], "legal_actions": [3, 5]}, {})
     assert seen == Observation("0 1\n1 0", ("3", "5"))
     assert four.action("5") == {"column": 5}
-    with pytest.raises(ValueError, match="invalid literal"):
-        four.action("five")
+    for wrong in ("five", "1_0", "5.5", "\u0665"):
+        with pytest.raises(ValueError, match="was written; expected an integer"):
+            four.action(wrong)
+
+
+def test_a_number_is_plain_and_finite():
+    dial = mapped({"degrees": {"type": "number"}}, needed=["degrees"])
+    assert [dial.action(text)["degrees"] for text in ("5", "-0.5", "2e3", '{"degrees": 1.5}')] == [5, -0.5, 2000, 1.5]
+    for wrong in ("nan", "inf", "1_0", "1e999", "", '{"degrees": NaN}', '{"degrees": 1e999}'):
+        with pytest.raises(ValueError, match="was written; expected a number"):
+            dial.action(wrong)
+    either = mapped({"degrees": {"type": ["number", "null"]}}, needed=["degrees"])
+    assert either.action("5") == {"degrees": "5"}
 
 
 def test_names_that_are_given_are_the_menu():
@@ -88,7 +99,17 @@ def test_of_a_chat_the_state_shows_what_is_new():
     assert chat.observation(first, {}).text == "Guess."
     assert chat.observation(grown, first).text == "[1]\nHigher."
     assert chat.observation(longer, first).text == "[1]"
-    assert chat.observation(first, first).text == "Nothing is shown."
+
+
+def test_of_a_server_that_sends_new_messages_alone_the_state_shows_all():
+    chat = mapped(MESSAGE, needed=["message"])
+    for before, now in (("Hit", "Hit again"), ("Your turn.", "Your turn.")):
+        assert chat.observation({"messages": [now]}, {"messages": [before]}).text == now
+
+
+@pytest.mark.parametrize("empty", [{}, {"metadata": None}, {"messages": []}])
+def test_an_observation_without_content_says_so(empty):
+    assert mapped(MESSAGE).observation(empty, {}).text == "Nothing is shown."
 
 
 def test_no_control_character_reaches_a_prompt():
