@@ -46,7 +46,7 @@ _ALONE = threading.RLock()
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Keep verifiers from showing bars and from taking the process's signals, which is an error in other threads."""
-    module = sys.modules[vf.Environment.__module__]
+    module: Any = sys.modules[vf.Environment.__module__]
     with _ALONE:
         bars, theirs = datasets.is_progress_bar_enabled(), module.signal
         datasets.disable_progress_bars()
