@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,12 @@ _TURNS = (("conversations", "from", "value"), ("conversations", "role", "content
 _PLAYERS = ("assistant", "bot", "chatgpt", "gpt", "model")
 _ACTION = re.compile(r"^[ \t]*Action:", re.MULTILINE | re.IGNORECASE)
 _MARKS = re.compile(r"</?think>|^\s*Thoughts?:", re.IGNORECASE)
+_FENCE = re.compile(r"\s*(```|~~~)\w*\s*")
+_PART = re.compile(r"\{(\w*)\}")
 _BLANK = re.compile(r"\\\{(\w+)\\\}")
 _RULE = "expected such as 'put {thing} on {place}=move {thing} to {place}'"
+_UNMATCHED = "with no matching training task, by id or first observation"
+_UNREADABLE = "with a turn that is not plain text"
 _EXPECTED = "a JSON list, or JSON lines, of conversations"
 
 
@@ -62,6 +67,8 @@ class Conversation:
     """(t,) thoughts before the actions, on one line each; empty where there is none."""
     actions: tuple[str, ...]
     """(t,) actions in the order of play."""
+    readable: bool = True
+    """Whether all turns are plain text; otherwise there are no actions."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Imported:
     def sentences(self) -> Iterator[str]:
         """Yield a line on each reason."""
         for why, places in self.left_out.items():
-            yield f"left out: {counted(len(places), 'conversation')}, {why} (first: {places[0]})"
+            yield f"left out: {counted(len(places), 'conversation')} {why} (first: {places[0]})"
 
 
 def import_conversations(
@@ -107,22 +114,22 @@ def import_conversations(
         raise InvalidInput(f"{out} exists already and is not replaced; choose another --out.")
     rules = [_Rule(each) for each in reword]
     conversations = read_conversations(path)
-    env = make_env(name, **options)
-    tasks, played = _Tasks(env), Counter[str]()
     kept: list[Trajectory] = []
     left_out: dict[str, list[str]] = {}
-    for conversation in conversations:
-        astray = _AstrayError("which no training task fits, by its id or its first observation")
-        for task in tasks.of(conversation):
-            try:
-                # a seed of its own: rows of equal task and seed count as one episode
-                kept.append(_replayed(env, Episode(task, played[task.id]), conversation, rules))
-                played[task.id] += 1
-                break
-            except _AstrayError as error:
-                astray = error
-        else:
-            left_out.setdefault(astray.why, []).append(f"{conversation.where}{astray.at}")
+    with closing(make_env(name, **options)) as env:
+        tasks, played = _Tasks(env), Counter[str]()
+        for conversation in conversations:
+            astray = _AstrayError(_UNMATCHED if conversation.readable else _UNREADABLE)
+            for task in tasks.of(conversation) if conversation.readable else ():
+                try:
+                    # a seed of its own: rows of equal task and seed count as one episode
+                    kept.append(_replayed(env, Episode(task, played[task.id]), conversation, rules))
+                    played[task.id] += 1
+                    break
+                except _AstrayError as error:
+                    astray = error
+            else:
+                left_out.setdefault(astray.why, []).append(f"{conversation.where}{astray.at}")
     samples = [sample for trajectory in kept for sample in samples_of(trajectory)]
     result = Imported(len(kept), len(samples), {why: tuple(places) for why, places in left_out.items()})
     if not kept:
@@ -142,18 +149,24 @@ class _Rule:
 
     def __init__(self, given: str) -> None:
         before, equals, self._after = given.partition("=")
-        try:
-            self._before = re.compile(_BLANK.sub(r"(?P<\1>.+)", re.escape(_plain(before).strip())), re.IGNORECASE)
-        except re.error as error:
-            raise InvalidInput(f"--reword {given!r} names a part twice ({error}); {_RULE}.") from error
-        unknown = {*re.findall(r"\{(\w*)\}", self._after)} - {*self._before.groupindex}
-        if not (before and equals and self._after) or unknown:
-            raise InvalidInput(f"--reword {given!r} was given; {_RULE}.")
+        parts = _PART.findall(before)
+        why = "" if before.strip() and equals and self._after.strip() else "was given"
+        for part in parts:
+            if not part.isidentifier():
+                why = f"names a part {{{part}}}, which does not begin with a letter"
+            elif parts.count(part) > 1:
+                why = f"names the part {{{part}}} twice"
+        for part in _PART.findall(self._after):
+            if not why and part not in parts:
+                why = f"has {{{part}}} after the '=' and not before it"
+        if why:
+            raise InvalidInput(f"--reword {given!r} {why}; {_RULE}.")
+        self._before = re.compile(_BLANK.sub(r"(?P<\1>.+)", re.escape(" ".join(before.split()))), re.IGNORECASE)
 
     def apply(self, action: str) -> str | None:
         """Return the action in other words, ``None`` if it is another action."""
         found = self._before.fullmatch(action)
-        return found and re.sub(r"\{(\w+)\}", lambda blank: found[blank[1]], self._after)
+        return found and _PART.sub(lambda blank: found[blank[1]], self._after)
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -181,8 +194,12 @@ def _conversation(where: str, record: object) -> Conversation:
     thoughts: list[str] = []
     actions: list[str] = []
     for speaker, words in _turns(where, record):
+        if words is None:
+            return Conversation(where, "", (), (), (), readable=False)
         *_, last = [None, *_ACTION.finditer(words)] if speaker in _PLAYERS else [None]
-        if last is not None and (action := one_line(words[last.end() :].lstrip().partition("\n")[0])):
+        lines = [] if last is None else words[last.end() :].split("\n")
+        action = next((one_line(line) for line in lines if line.strip() and not _FENCE.fullmatch(line)), "")
+        if last is not None and action:
             thoughts.append(one_line(_MARKS.sub(" ", words[: last.start()])))
             actions.append(action)
         elif not actions:
@@ -192,15 +209,15 @@ def _conversation(where: str, record: object) -> Conversation:
     return Conversation(where, _plain("\n".join(told)), names, tuple(thoughts), tuple(actions))
 
 
-def _turns(where: str, record: object) -> Iterator[tuple[str, str]]:
-    """Yield speaker and words of each turn."""
+def _turns(where: str, record: object) -> Iterator[tuple[str, str | None]]:
+    """Yield speaker and words of each turn, and ``None`` for words that are no text."""
     fields = record if isinstance(record, dict) else {}
     for listed, speaker, words in _TURNS:
         turns = fields.get(listed)
         if isinstance(turns, list) and turns and all(isinstance(each, dict) for each in turns):
             pairs = [(each.get(speaker), each.get(words)) for each in turns]
-            if all(isinstance(text, str) for pair in pairs for text in pair):
-                yield from ((str(who).lower(), str(said)) for who, said in pairs)
+            if all(isinstance(who, str) for who, _ in pairs) and any(words in each for each in turns):
+                yield from ((who.lower(), said if isinstance(said, str) else None) for who, said in pairs)
                 return
     raise InvalidInput(
         f"{where} is {shown(record)}; expected a conversation: 'conversations' of 'from' and 'value', or 'messages' of "
@@ -281,4 +298,4 @@ class _Replay:
         for words in (action, *reworded):
             if (place := index_of(words, menu, "text")) is not None:
                 return Decision(menu.actions[place], 0.0, 0.0, Choice(place))
-        raise _AstrayError("an action of which is not possible where it is played", f", {action!r}")
+        raise _AstrayError("with an action that is not possible at that point", f", {action!r}")

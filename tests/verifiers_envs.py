@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -90,8 +91,8 @@ class Doorman(vf.MultiTurnEnv):
         LEFT.append(state["answer"])
 
 
-def door(fault: str = "", parser: str = "plain", turns: int = 2, names: int = 8) -> vf.Environment:
-    rows = [{"question": f"I am number {n}. Who are you?", "answer": f"number {n}"} for n in range(names)]
+def door(fault: str = "", parser: str = "plain", turns: int = 2, names: Sequence[int] = range(8)) -> vf.Environment:
+    rows = [{"question": f"I am number {n}. Who are you?", "answer": f"number {n}"} for n in names]
     ours = PARSERS[parser]()
     rubric = RUBRICS[fault]() if fault in RUBRICS else vf.Rubric([greeted], parser=ours)
     return Doorman(fault, dataset=Dataset.from_list(rows), rubric=rubric, parser=ours, max_turns=turns)

@@ -27,7 +27,7 @@ LOGIC = ".json"
 KINDS = (".z8", PDDL, LOGIC)
 """Files that TextWorld 1.7 can play: Inform games with a ``.json`` beside them, worlds in PDDL, and the ``.json``
 alone, which has no texts."""
-_GAME = re.compile(rb'\s*{\s*"version"\s*:')
+_GAME = re.compile(rb'\s*{\s*"version"\s*:\s*\d+\s*,\s*"world"\s*:')
 """Beginning of a game in JSON, unlike other files of that kind."""
 START = "The game begins."
 END = "The game is over."

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
-from reflectrl.core.event_loop import run_async
 from reflectrl.envs.gymnasium_game import drawn_from
 
 _SPLITS = {"train": (0.0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1.0)}
@@ -25,8 +23,8 @@ class VerifiersGame(NatLangEnv):
     system prompt is the instructions, and its rubric gives one reward, at the end. A player writes one line; ``reply``
     puts it where the environment's parser looks for the answer. Where a reward function raises, verifiers counts 0: the
     step is then marked as illegal, and the last state says why. Examples for training are the training tasks, and those
-    for evaluation the others; where there is one kind only, it is divided 2:1:1. An end by verifiers' ``max_turns``
-    counts as terminated.
+    for evaluation the others; where there is one kind only, it is divided 2:1:1. Examples that repeat one of a split
+    before are left out. An end by verifiers' ``max_turns`` counts as terminated.
 
     Args:
         environment: the name of an installed environment, or ``module:callable``, where the callable returns one.
@@ -36,7 +34,8 @@ class VerifiersGame(NatLangEnv):
         horizon: maximum number of turns; needed where the environment has no ``max_turns``.
 
     Raises:
-        InvalidInput: there is no such environment, or it needs tools, a judge or rewards of whole groups.
+        InvalidInput: there is no such environment, it needs tools, a judge or rewards of whole groups, or all of its
+            examples for validation or test repeat others.
 
     """
 
@@ -53,7 +52,9 @@ class VerifiersGame(NatLangEnv):
     ) -> None:
         self._verifiers = _verifiers()
         with drawn_from(0):
-            self._game = game = self._verifiers.made(environment, args or {})
+            self._rollouts = self._verifiers.made(environment, args or {})
+        weakref.finalize(self, self._rollouts.end)
+        self._game = game = self._rollouts.game
         limits = [limit for limit in (game.max_turns, horizon) if limit is not None and limit > 0]
         if not limits:
             raise InvalidInput(f"{environment!r} does not say how long an episode may be; give a horizon of turns.")
@@ -63,24 +64,17 @@ class VerifiersGame(NatLangEnv):
         self._success_reward = game.pass_threshold if success_reward is None else success_reward
         kinds = [kind for kind in (game.dataset, game.eval_dataset) if kind is not None]
         self._examples = {split: kinds[0 if split == "train" else -1] for split in _SPLITS}
-        self._bounds = _SPLITS if len(kinds) == 1 else _HELD_OUT
-        self._runner = asyncio.Runner()
-        weakref.finalize(self, self._runner.close)
-        self._rollout: Any = None
+        self._numbers = self._divided(_SPLITS if len(kinds) == 1 else _HELD_OUT)
         self._text = ""
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Return examples, each of which belongs to one split."""
-        first, last = (int(bound * len(self._examples[split])) for bound in self._bounds[split])
-        return [Task(f"{split}-{number}", {"split": split, "example": number}) for number in range(first, last)]
+        """Return examples; those of validation and test differ from all of the splits before."""
+        return [Task(f"{split}-{number}", {"split": split, "example": number}) for number in self._numbers[split]]
 
     def start(self, task: Task) -> None:
         """Begin the rollout of the task's example, and cancel one that was left before its end."""
-        if self._rollout is not None:
-            run_async(self._rollout.leave(), self._runner)
-        example = self._examples[task.options["split"]][task.options["example"]]
-        self._rollout = self._verifiers.Rollout(self._game, example)
-        self._say(None)
+        self._rollouts.leave()
+        self._say(self._examples[task.options["split"]][task.options["example"]])
 
     def observe(self) -> Observation:
         return Observation(self._text)
@@ -102,13 +96,29 @@ class VerifiersGame(NatLangEnv):
         return str(self._verifiers.written(self._game.parser, action))
 
     def close(self) -> None:
-        self._runner.close()
+        self._rollouts.end()
 
-    def _say(self, words: str | None) -> tuple[Mapping[str, Any] | None, list[str]]:
-        """Give the rollout a reply, if any; return its result, if it has ended, and what went wrong in it."""
+    def _divided(self, bounds: Mapping[str, tuple[float, float]]) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of each split's examples, without those that repeat one of a split before."""
+        divided: dict[str, list[int]] = {}
+        known: set[str] = set()
+        for split, examples in self._examples.items():
+            first, last = (int(bound * len(examples)) for bound in bounds[split])
+            asked = {number: self._verifiers.asked(examples[number], self.horizon) for number in range(first, last)}
+            divided[split] = [number for number, question in asked.items() if question not in known]
+            if asked and not divided[split]:
+                raise InvalidInput(
+                    f"each of the {len(asked)} {split} examples occurs among those before, so nothing would be held "
+                    "out; give args with which the environment has more different examples."
+                )
+            known.update(asked.values())
+        return divided
+
+    def _say(self, words: str | Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, list[str]]:
+        """Give a reply, or begin with an example; return the result of a rollout that ended, and what went wrong."""
         with drawn_from(int(self.np_random.integers(2**32))), self._verifiers.Failures() as failures:
-            messages, result = run_async(self._rollout.answer(words), self._runner)
-        if result is not None and (words is None or result.get("error")):
+            messages, result = self._rollouts.answer(words)
+        if result is not None and (not isinstance(words, str) or result.get("error")):
             raise RuntimeError(f"the rollout ended with {result.get('error_chain') or 'no turn'}")
         texts = [text for text in map(self._verifiers.text_of, messages) if text != self.instructions]
         self._text = "\n".join([*texts, *failures.said]) or "The episode is over."
@@ -123,10 +133,10 @@ def _verifiers() -> ModuleType:
 
     """
     try:
-        from reflectrl.envs.verifiers_game import rollout
+        from reflectrl.envs.verifiers_game import loading
     except ImportError as error:
         raise InvalidInput(
             f"verifiers needs its package, version 0.3, which cannot be imported ({error}); run pip install "
             "'reflectrl[verifiers]'."
         ) from error
-    return rollout
+    return loading

@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from pkgutil import resolve_name
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import datasets
 import verifiers as vf
 from verifiers.types import Response, ResponseMessage
 
-from reflectrl.core import InvalidInput
-from reflectrl.core.text import one_line, shown
+from reflectrl.core.event_loop import run_async
 
 
-class Rollout(vf.Client):
-    """A rollout of verifiers, whose model this is: it passes on what is asked, and waits for the reply."""
+class Rollouts(vf.Client):
+    """Rollouts of an environment, one after another, whose model this is: it passes on what is asked, and waits.
 
-    def __init__(self, game: Any, example: Mapping[str, Any]) -> None:
+    They share an event loop, because an environment may keep connections that belong to it.
+    """
+
+    def __init__(self, game: Any) -> None:
         super().__init__(None)
-        self._game, self._example = game, example
+        self.game = game
+        self._runner: asyncio.Runner | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._asked: asyncio.Queue[Sequence[Any]] = asyncio.Queue()
-        self._said: asyncio.Queue[str] = asyncio.Queue()
 
-    async def answer(self, words: str | None) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
-        """Give a reply, or begin; return the messages since then, and the result of a rollout that has ended."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._game.run_rollout(self._example, self, "player", {}))
-        if words is not None:
+    def answer(self, words: str | Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
+        """Give a reply, or begin with an example; return the messages since, and the result of a rollout that ended."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return run_async(self._answered(words), self._runner)
+
+    def leave(self) -> None:
+        """Cancel a rollout before its end."""
+        if self._task is not None and self._runner is not None:
+            run_async(self._left(self._task), self._runner)
+        self._task = None
+
+    def end(self) -> None:
+        """Cancel the rollout, and close the event loop; the next rollout opens another."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                runner.close()
+            else:  # asyncio closes no loop inside another, as in a notebook
+                run_async(asyncio.to_thread(runner.close))
+        self._task = None
+
+    async def _answered(self, words: str | Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any] | None]:
+        if not isinstance(words, str):
+            self._asked: asyncio.Queue[Sequence[Any]] = asyncio.Queue()
+            self._said: asyncio.Queue[str] = asyncio.Queue()
+            self._task = asyncio.create_task(self.game.run_rollout(words, self, "player", {}))
+        elif self._task is None:
+            raise RuntimeError("it was closed; begin an episode with reset")
+        else:
             self._said.put_nowait(words)
         asked = asyncio.create_task(self._asked.get())
         await asyncio.wait((asked, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -40,12 +63,12 @@ class Rollout(vf.Client):
         messages = asked.result() if result is None else result["completion"] or ()
         asked.cancel()
         replies = [number for number, message in enumerate(messages) if message.get("role") == "assistant"]
-        return messages[replies[-1] + 1 :] if words is not None and replies else messages, result
+        return messages[replies[-1] + 1 :] if isinstance(words, str) and replies else messages, result
 
-    async def leave(self) -> None:
-        """Cancel the rollout."""
-        if self._task is not None and self._task.cancel():
-            await asyncio.wait((self._task,))
+    @staticmethod
+    async def _left(task: asyncio.Task[Any]) -> None:
+        if task.cancel():
+            await asyncio.wait((task,))
 
     async def get_native_response(self, prompt: Sequence[Any], *given: Any, **settings: Any) -> str:  # noqa: ARG002
         self._asked.put_nowait(prompt)
@@ -69,77 +92,3 @@ class Rollout(vf.Client):
 
     async def close(self) -> None:
         return None
-
-
-class Failures(logging.Handler):
-    """What verifiers says of failures while this is open; it logs them, and goes on."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(one_line(record.getMessage()))
-
-    def __enter__(self) -> Failures:
-        logging.getLogger("verifiers").addHandler(self)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        logging.getLogger("verifiers").removeHandler(self)
-
-
-def made(environment: str, args: Mapping[str, Any]) -> Any:
-    """Return an environment of verifiers; its constructor takes the process's signals, which are put back."""
-    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    bars = datasets.is_progress_bar_enabled()
-    datasets.disable_progress_bars()
-    try:
-        with Failures():
-            load = resolve_name(environment) if ":" in environment else partial(vf.load_environment, environment)
-            game = load(**args)
-        if not isinstance(game, vf.MultiTurnEnv):
-            raise InvalidInput(
-                f"{environment!r} is {shown(game)}; expected a MultiTurnEnv or SingleTurnEnv of verifiers."
-            )
-        game.build_dataset()
-        game.build_eval_dataset()
-    finally:
-        for number, handler in signals.items():
-            signal.signal(number, handler)
-        if bars:
-            datasets.enable_progress_bars()
-    needs = {
-        "tools": bool(game.tool_defs),
-        "rewards of whole groups": game.requires_group_rollouts,
-        "a judge": any(isinstance(rubric, vf.JudgeRubric) for rubric in _rubrics(game.rubric)),
-    }
-    for need in (need for need, needed in needs.items() if needed):
-        raise InvalidInput(
-            f"{environment!r} needs {need}, which a player who writes a line cannot have here; choose another."
-        )
-    return game
-
-
-def _rubrics(rubric: Any) -> Iterator[Any]:
-    yield rubric
-    for part in getattr(rubric, "rubrics", ()):
-        yield from _rubrics(part)
-
-
-def text_of(message: Any) -> str:
-    """Return the text of a message."""
-    content = message.get("content") or ""
-    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-    if None in parts:
-        raise InvalidInput("a message of the environment shows a picture or sound; only texts can be played.")
-    return " ".join(parts)
-
-
-def written(parser: Any, action: str) -> str:
-    """Return the message in which a parser finds ``action``; its other fields, or the thought before it, are empty."""
-    if isinstance(parser, vf.XMLParser):
-        fields = parser.get_fields()
-        answer = parser.answer_field if parser.answer_field in fields else fields[-1]
-        return str(parser.format(**{**dict.fromkeys(fields, ""), answer: action}))
-    return f"<think></think>\n{action}" if isinstance(parser, vf.ThinkParser) else action

@@ -146,7 +146,7 @@ def export(
         say(f"hub: {push(folder, push_to_hub, private=private)}")
 
 
-data = typer.Typer(help="Give SFT rows to other trainers, and take other projects' episodes.", no_args_is_help=True)
+data = typer.Typer(help="Export rows for other trainers; import other projects' episodes.", no_args_is_help=True)
 
 
 @data.command("export")

@@ -56,8 +56,11 @@ def export(
         )
     from reflectrl.share.verifiers_package import export_env
 
-    project = export_env(name, read_options(options or []), verifiers)
+    project, note = export_env(name, read_options(options or []), verifiers)
     place = shlex.quote(str(verifiers if verifiers.is_absolute() else f"./{verifiers}"))
-    say(f"{verifiers}: {project}, an environment of verifiers.\n\nNext:")
+    say(f"{verifiers}: {project}, an environment of verifiers.")
+    if note:
+        say(note)
+    say("\nNext:")
     say(f"  pip install -e {place}")
     say(f"  vf-eval {project} -m MODEL -b http://127.0.0.1:8000/v1")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.addresses import with_texts
 from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.run_files import sft_rows_file
@@ -28,7 +29,7 @@ _KINDS = ("reflector", "policy", "policy-no-reflection")
 def export_rows(run: Path, out: Path, form: Form) -> list[RowsFile]:
     """Write the SFT rows of a run folder as plain text to the new folder ``out``, which ``load_dataset`` reads.
 
-    Prompts are whole: they are not cut to the length of any model.
+    Prompts are whole: they are not cut to the length of any model. Private data of this machine are removed from them.
 
     Raises:
         InvalidInput: an ``out`` that exists, a run folder without rows, or rows with pictures.
@@ -50,12 +51,14 @@ def export_rows(run: Path, out: Path, form: Form) -> list[RowsFile]:
         RowsFile(kind, len(given), len({row.task for row in given}), sum(row.negative for row in given))
         for kind, given in rows.items()
     ]
+    scrubber = Scrubber(run)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with in_one_move(out) as fresh:
             for kind, given in rows.items():
-                write_jsonl(fresh / f"{kind}.jsonl", (_FORMS[form](row, mode) for row in given))
-            write_text(fresh / "README.md", dataset_card(Scrubber(run).recipe(recipe), files, _COLUMNS[form]))
+                texts = (with_texts(_FORMS[form](row, mode), scrubber.text) for row in given)
+                write_jsonl(fresh / f"{kind}.jsonl", texts)
+            write_text(fresh / "README.md", dataset_card(scrubber.recipe(recipe), files, _COLUMNS[form]))
     except OSError as error:
         raise WorkFailed(
             f"the dataset cannot be written to {out}: {error.strerror or error}; make room or choose another --out."

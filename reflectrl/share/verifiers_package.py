@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, NamedTuple
 
 import verifiers as vf
 from datasets import Dataset
@@ -105,8 +105,17 @@ async def success(state: Any) -> float:
     return float(state["success"])
 
 
-def export_env(name: str, options: Mapping[str, Any], folder: Path) -> str:
-    """Write a package to the new ``folder`` whose ``load_environment`` plays an environment, and return its name.
+class Exported(NamedTuple):
+    """A package that was written."""
+
+    project: str
+    """Its name."""
+    note: str
+    """What has to be there besides, in a sentence; empty if pip brings all."""
+
+
+def export_env(name: str, options: Mapping[str, Any], folder: Path) -> Exported:
+    """Write a package to the new ``folder`` whose ``load_environment`` plays an environment.
 
     Raises:
         InvalidInput: the environment cannot be made with ``options``, or the folder exists or cannot be written.
@@ -116,13 +125,17 @@ def export_env(name: str, options: Mapping[str, Any], folder: Path) -> str:
     if folder.exists() or folder.is_symlink():
         raise InvalidInput(f"{folder} exists already; choose another folder, or remove it.")
     project = f"reflectrl-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    module = env_class(name).__module__.partition(".")[0]
+    packages = packages_distributions().get(module, [])[:1] if module != "reflectrl" else []
+    note = _ALONE.format(module) if module != "reflectrl" and not packages else ""
     given = {
         "name": name,
         "project": project,
         "module": project.replace("-", "_"),
         "title": json.dumps(f"The environment {name} of reflectrl, for verifiers"),
         "options": pformat(dict(options), width=100),
-        "requires": json.dumps(["reflectrl[verifiers]", *_provider(name)]),
+        "requires": json.dumps(["reflectrl[verifiers]", *packages]),
+        "note": f"\n{note}\n" if note else "",
     }
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -133,9 +146,13 @@ def export_env(name: str, options: Mapping[str, Any], folder: Path) -> str:
             write_text(fresh / "README.md", _README.format_map(given))
     except OSError as error:
         raise InvalidInput(f"{folder} cannot be written: {error.strerror}; choose another place.") from error
-    return project
+    return Exported(project, note)
 
 
+_ALONE = (
+    "The module `{0}` belongs to no installed package, so pip does not bring it: where the package is used, put `{0}` "
+    "where Python finds it, or make a package of it and export again."
+)
 _PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -172,16 +189,10 @@ _README = """\
 The environment `{name}` of reflectrl, for verifiers 0.3. The reward is the return, the metric `success` what the
 environment calls one. A reply has to be one of the actions that the last message lists; any other takes a turn and
 brings `illegal_reward`.
-
+{note}
     pip install -e .
     vf-eval {project} -m MODEL -b http://127.0.0.1:8000/v1
 """
-
-
-def _provider(name: str) -> list[str]:
-    """Return the installed package, other than this library, that an environment's class comes from."""
-    top = env_class(name).__module__.partition(".")[0]
-    return [] if top == "reflectrl" else packages_distributions().get(top, [])[:1]
 
 
 def _rows(tasks: Sequence[Task]) -> Dataset:

@@ -16,9 +16,17 @@ from reflectrl.core import InvalidInput, WorkFailed, make_env
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.conversations import import_conversations, read_conversations
 from reflectrl.data_gen.samples import read_samples
+from reflectrl.envs.number_line import NumberLine
 
 RULES = "Play. First think, then act:\nThought: your thoughts.\nAction: your action"
 START = "Observation: Number 6, target 8."
+
+
+class Door(NumberLine):
+    closed = 0
+
+    def close(self) -> None:
+        Door.closed += 1
 
 
 def eto(*said: str, **fields: str) -> dict[str, Any]:
@@ -50,6 +58,11 @@ def test_the_states_are_those_of_the_environment_and_the_thoughts_become_reflect
     assert (header.env, first.task.id, first.observation) == ("number_line", "6-to-8", env.observation)
     assert (first.reflection, first.action) == ("Eight is above six.", "add one")
     assert (last.reflection, last.past, last.previous) == ("", ("add one",), first.reflection)
+
+
+def test_the_environment_is_closed(tmp_path: Path) -> None:
+    import_conversations(written(tmp_path / "a.json", WON), f"{__name__}:Door", {}, tmp_path / "a.jsonl")
+    assert Door.closed == 1
 
 
 def test_an_imported_file_is_taught(tmp_path: Path) -> None:
@@ -97,16 +110,16 @@ def test_what_does_not_replay_is_counted_by_its_reason(tmp_path: Path) -> None:
     stops = eto("Action: add one")
     strays = eto(*(["Action: subtract one", "..."] * 6 + ["Action: add one", "..."] * 6), task="6-to-8")
     elsewhere = {**WON, "conversations": [{"role": "assistant", "content": "Action: add one"}]}
-    path = written(tmp_path / "eto.json", WON, flies, stops, WON, strays, elsewhere, eto("I give up."))
+    calls = {**WON, "conversations": [*WON["conversations"], {"role": "assistant", "content": None}]}
+    path = written(tmp_path / "eto.json", WON, flies, stops, WON, strays, elsewhere, eto("I give up."), calls)
     done = reflectrl("data", "import", path, "number_line", "--out", tmp_path / "shown.jsonl")
     assert (done.code, done.out) == (0, f"{tmp_path}/shown.jsonl: 2 episodes, 4 samples\n")
     assert done.err.replace(str(path), "FILE").splitlines() == [
-        "left out: 1 conversation, an action of which is not possible where it is played "
-        "(first: FILE, record 2, 'fly')",
-        "left out: 2 conversations, whose actions stop before the end of the episode (first: FILE, record 3)",
-        "left out: 1 conversation, whose episode does not succeed (first: FILE, record 5)",
-        "left out: 1 conversation, which no training task fits, by its id or its first observation "
-        "(first: FILE, record 6)",
+        "left out: 1 conversation with an action that is not possible at that point (first: FILE, record 2, 'fly')",
+        "left out: 2 conversations whose actions stop before the end of the episode (first: FILE, record 3)",
+        "left out: 1 conversation whose episode does not succeed (first: FILE, record 5)",
+        "left out: 1 conversation with no matching training task, by id or first observation (first: FILE, record 6)",
+        "left out: 1 conversation with a turn that is not plain text (first: FILE, record 8)",
     ]
     seeds = [sample.seed for sample in read_samples(tmp_path / "shown.jsonl")[1]]
     assert seeds == [0, 0, 1, 1]  # or the rows of both would count as one episode
@@ -119,6 +132,32 @@ def test_of_tasks_that_begin_alike_the_one_in_which_the_actions_succeed_is_taken
     path = written(tmp_path / "a.json", record)
     import_conversations(path, "alike_rooms:AlikeRooms", {}, tmp_path / "a.jsonl")
     assert [sample.task.id for sample in read_samples(tmp_path / "a.jsonl")[1]] == ["blue"]
+
+
+@pytest.mark.parametrize("said", ["Action:\n```\nadd one\n```", "Action: ```text\n add one\n```"])
+def test_an_action_may_stand_in_a_code_block(said: str, tmp_path: Path) -> None:
+    [conversation] = read_conversations(written(tmp_path / "a.json", eto(said)))
+    assert conversation.actions == ("add one",)
+
+
+def test_names_of_parts_keep_their_case_and_other_words_need_not(tmp_path: Path) -> None:
+    more = eto("Action: Increase by ONE", "...", "Action: increase  by one")
+    path, rule = written(tmp_path / "a.json", more), "INCREASE by {HowMuch}=add {HowMuch}"
+    assert import_conversations(path, "number_line", {}, tmp_path / "a.jsonl", reword=[rule]).samples == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("put {1}=move {1}", r"names a part {1}, which does not begin with a letter"),
+        ("put {a} on {a}=move {a}", r"names the part {a} twice"),
+        ("put {a}=move {A}", r"has {A} after the '=' and not before it"),
+        ("put {a}", r"was given; expected such as"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_refused_with_its_reason(rule: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(f"--reword {rule!r} {why}")):
+        import_conversations(tmp_path / "none.json", "number_line", {}, tmp_path / "a.jsonl", reword=[rule])
 
 
 def test_an_environment_without_menus_takes_the_actions_as_they_are(tmp_path: Path) -> None:
@@ -149,7 +188,7 @@ def test_games_of_alfworld_are_replayed_in_its_newer_words(tmp_path: Path) -> No
     assert any(" in/on " in each for each in said)
     path = written(tmp_path / "eto.json", eto(*said, game_file=f"data/json_2.1.1/train/{task.id}"))
     assert TRIAL in path.read_text()
-    with pytest.raises(InvalidInput, match=r"not possible where it is played .*'put .* in/on"):
+    with pytest.raises(InvalidInput, match=r"not possible at that point .*'put .* in/on"):
         import_conversations(path, "alfworld", {"dataset": str(data)}, tmp_path / "shown.jsonl")
     reword = "put {thing} in/on {place}=move {thing} to {place}"
     done = reflectrl(

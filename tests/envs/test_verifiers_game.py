@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import gc
 import pickle
 import random
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,13 @@ def test_examples_are_divided_where_there_are_none_for_evaluation(make: Make) ->
     assert [len(make(LAKE).tasks(split)) for split in env.splits] == [4, 2, 2]
 
 
+def test_an_example_is_held_out_only_if_it_occurs_in_no_split_before(make: Make) -> None:
+    env = make(DOOR, args={"names": [0, 1, 2, 0, 0, 3, 3, 4], "turns": 1})
+    assert [task.id for split in env.splits for task in env.tasks(split)][4:] == ["validation-5", "test-7"]
+    with pytest.raises(InvalidInput, match="each of the 2 validation examples occurs among those before"):
+        make(DOOR, args={"names": [0] * 8})
+
+
 def test_success_is_what_the_environment_calls_a_pass_or_what_an_option_says(make: Make) -> None:
     for options, success in (({}, True), ({"success_reward": 1.5}, False)):
         env = begun(make(DOOR, **options))
@@ -205,6 +215,33 @@ def test_making_and_playing_leaves_signals_and_generators_as_they_were(make: Mak
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
+def test_it_is_made_and_played_in_another_thread_too(make: Make) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(lambda: begun(make(DOOR)).step("somebody")[0]).result() == "Greet me."
+
+
+def test_it_can_be_closed_in_a_notebook_and_played_again(make: Make) -> None:
+    async def notebook() -> None:
+        env = begun(make(DOOR))
+        verifiers_envs.LEFT.clear()
+        env.close()
+        assert verifiers_envs.LEFT == ["number 0"]
+        with pytest.raises(EnvFailed, match="it was closed; begin an episode with reset"):
+            env.step("somebody")
+        assert begun(env, 1).step("somebody")[0] == "Greet me."
+
+    asyncio.run(notebook())
+
+
+def test_a_rollout_is_cleaned_up_without_a_word_where_its_environment_is_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    verifiers_envs.LEFT.clear()
+    begun(make_env(f"verifiers:{DOOR}"))
+    gc.collect()
+    assert (verifiers_envs.LEFT, caplog.text) == (["number 0"], "")
+
+
 def test_a_rollout_that_is_left_is_cleaned_up(make: Make) -> None:
     env = begun(make(DOOR))
     env.step("somebody")
@@ -230,7 +267,7 @@ def test_a_copy_goes_on_from_the_same_turn(make: Make) -> None:
 def test_the_recipe_trains_with_the_same_bytes_in_this_process_and_in_workers(tmp_path: Path) -> None:
     small = ("rlft.stages.0.iterations=3", "rlft.episodes=16", "eval.episodes=8", "eval.controls=[]")
     for run, workers in (("here", 0), ("there", 2)):
-        play_stages(load_recipe("verifiers/legs", [*small, f"env.workers={workers}"]), tmp_path / run)
+        play_stages(load_recipe("verifiers/siblings", [*small, f"env.workers={workers}"]), tmp_path / run)
     assert {row.policy for row in read_results(tmp_path / "here" / RESULTS)} == {"random", "rlft"}
     weights = [(tmp_path / run / "policy" / "model.safetensors").read_bytes() for run in ("here", "there")]
     assert weights[0] == weights[1]

@@ -17,7 +17,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_text
 from reflectrl.data_gen import generate, read_rows
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.share.dataset import export_rows
+from reflectrl.share.dataset import Form, export_rows
 
 KINDS = ("reflector", "policy", "policy-no-reflection")
 COLUMNS = {
@@ -111,6 +111,21 @@ def test_the_card_says_what_it_is_and_how_it_was_made(tmp_path: Path) -> None:
     assert "reflections by the environment's expert" in text
     assert r"# a\_b \| &lt;script&gt;: rows" in text
     assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize("form", COLUMNS)
+def test_keys_and_folders_of_this_machine_are_in_no_row(
+    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VAULT_TOKEN", "tok-1234567890")
+    run = taught(tmp_path / "run", "env.name=leaky:Leaky", "data.samples=2")
+    assert "tok-1234567890" in (run / "sft" / "policy.jsonl").read_text(encoding="utf-8")
+    export_rows(run, tmp_path / "rows", form)
+    for kind in KINDS:
+        text = (tmp_path / "rows" / f"{kind}.jsonl").read_text(encoding="utf-8")
+        assert "The key is [secret], in ~/keys." in text
+        assert "tok-1234567890" not in text
+        assert str(Path.home() / "keys") not in text
 
 
 def test_written_answers_are_what_the_policy_writes(tmp_path: Path) -> None:

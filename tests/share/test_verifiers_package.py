@@ -137,10 +137,15 @@ def test_a_package_requires_the_one_that_its_environment_comes_from(
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: orders-for-all\nVersion: 1.0\n")
     (metadata / "top_level.txt").write_text("orders\n")
     for folder, required in (("without", []), ("with", ["orders-for-all"])):
-        assert export_env("orders:Orders", {"horizon": 3}, tmp_path / folder) == "reflectrl-orders-orders"
+        project, note = export_env("orders:Orders", {"horizon": 3}, tmp_path / folder)
+        assert project == "reflectrl-orders-orders"
+        assert ("`orders` belongs to no installed package" in note) == (not required)
+        assert note in (tmp_path / folder / "README.md").read_text()
         project = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())["project"]
         assert project["dependencies"] == ["reflectrl[verifiers]", *required]
         monkeypatch.syspath_prepend(str(tmp_path))
+    done = reflectrl("env", "export", "corridor:Corridor", "--verifiers", tmp_path / "said")
+    assert "The module `corridor` belongs to no installed package, so pip does not bring it" in done.out
     code = (tmp_path / "with" / "reflectrl_orders_orders.py").read_text()
     assert "OPTIONS = {'horizon': 3}" in code
     assert "TextGame('orders:Orders', {**OPTIONS, **options}, illegal_reward)" in code

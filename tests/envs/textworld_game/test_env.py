@@ -243,7 +243,7 @@ def test_a_game_in_json_alone_is_played_in_words_from_its_facts(game, tmp_path, 
 
 def test_a_folder_takes_json_for_a_game_only_if_it_is_one_without_a_story(folder):
     (folder / "house-0.z8").unlink()
-    (folder / "notes.json").write_text('{"title": "no game"}')
+    (folder / "notes.json").write_text('{"version": 1, "title": "no game"}')
     names = [task.id for split in SPLITS for task in TextWorldGame(str(folder)).tasks(split)]
     assert len(names) == 10
     assert [name for name in names if not name.endswith(".z8")] == ["house-0.json"]
