@@ -70,12 +70,17 @@ def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
     template has none, and one that was trained to think thinks.
 
     Raises:
-        InvalidInput: as ``turn_of`` does.
+        InvalidInput: as ``turn_of`` does, or thinking without a template.
 
     """
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):  # several by name, of which transformers takes this one
         template = template.get("default")
+    if chat == "thinking" and not template:
+        raise InvalidInput(
+            f"model.chat=thinking was given for {tokenizer.name_or_path or 'a model'!r}, which has no chat template to "
+            "think in; leave it out, or name a chat model."
+        )
     if chat == "none" or not template:
         tokenizer.chat_template = None
         return

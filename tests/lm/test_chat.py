@@ -197,3 +197,9 @@ def test_a_template_that_cannot_be_used_is_one_sentence_before_any_work(template
     assert why in str(refused.value)
     assert "\n" not in str(refused.value).replace("\\n", "")
     check_labels(section.model_copy(update={"chat": "none"}), LABELS)
+
+
+def test_thinking_needs_a_template(tmp_path: Path) -> None:
+    section = save_tiny("llama", tmp_path / "plain").model_copy(update={"chat": "thinking"})
+    with pytest.raises(InvalidInput, match="has no chat template to think in"):
+        check_labels(section, LABELS)
