@@ -391,7 +391,7 @@ def write_example(folder: Path, run_players: Team, policy: str, scrubber: Scrubb
     """
     seen = _own_view(run_players, policy) or _first_view(run_players)
     prompt = scrubber.text(seen.prompt.text)
-    _, tokenizer = load_processor(str(folder), run_players.section("policy"))
+    _, tokenizer = load_processor(str(folder), run_players.recipe.model)
     if (turn := turn_of(tokenizer)) is not None:
         prompt = f"{turn.before}{prompt.rstrip()}{turn.after}"
     state = {
