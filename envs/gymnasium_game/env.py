@@ -79,8 +79,7 @@ class GymnasiumGame(NatLangEnv):
         self._names = tuple(actions) if actions is not None else tuple(f"action {number}" for number in range(count))
         if len(self._names) != count or len(set(self._names)) != count:
             raise InvalidInput(f"{game!r} has {count} actions; expected as many different names, not {self._names}.")
-        if seeds < 4:
-            raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
+        check_seeds(seeds)
         limit = horizon if horizon is not None else gymnasium.spec(game).max_episode_steps
         if limit is None:
             raise InvalidInput(f"{game!r} does not say how long an episode may be; give a horizon.")
@@ -93,9 +92,7 @@ class GymnasiumGame(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return seeds, each of which belongs to one split."""
-        first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
-        numbers = range(int(first * self._seeds), int(last * self._seeds))
-        return [Task(f"seed-{number}", {"seed": number}) for number in numbers]
+        return seed_tasks(self._seeds, split)
 
     def start(self, task: Task) -> None:
         """Reset the environment with the task's seed, which also decides what its constructor draws."""
@@ -127,6 +124,18 @@ class GymnasiumGame(NatLangEnv):
 
     def close(self) -> None:
         self._game.close()
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse fewer seeds than there are parts of which each split gets at least one."""
+    if seeds < 4:
+        raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
+
+
+def seed_tasks(seeds: int, split: str) -> list[Task]:
+    """Return the tasks of a split where a task is a seed: half of all for training, a quarter for each other split."""
+    first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
+    return [Task(f"seed-{number}", {"seed": number}) for number in range(int(first * seeds), int(last * seeds))]
 
 
 def _bracketed(coloured: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.registry import foreign_code
+from reflectrl.envs.gymnasium_game import check_seeds, seed_tasks
 
 
 class OpenEnvGame(NatLangEnv):
@@ -67,8 +68,7 @@ class OpenEnvGame(NatLangEnv):
             raise InvalidInput("environments of OpenEnv need its package; run pip install 'reflectrl[openenv]'.")
         from reflectrl.envs.openenv_game.session import Session
 
-        if seeds < 4:
-            raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
+        check_seeds(seeds)
         self._success_reward, self._penalty, self._seeds = success_reward, penalty, seeds
         self._session = Session(server, variables or {}, key, timeout_s)
         module, _, name = text_map.partition(":")
@@ -79,9 +79,7 @@ class OpenEnvGame(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return seeds, each of which belongs to one split."""
-        first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
-        numbers = range(int(first * self._seeds), int(last * self._seeds))
-        return [Task(f"seed-{number}", {"seed": number}) for number in numbers]
+        return seed_tasks(self._seeds, split)
 
     def start(self, task: Task) -> None:
         """Begin an episode with the task's seed; after a failure, in a new session."""

@@ -13,7 +13,7 @@ from reflectrl.envs.gymnasium_game import drawn_from
 _SPLITS = {"train": (0.0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1.0)}
 """Where each split begins and ends in examples of one kind."""
 _HELD_OUT = {"train": (0.0, 1.0), "validation": (0.0, 0.5), "test": (0.5, 1.0)}
-"""The same where an environment has examples for evaluation, too."""
+"""Where each split begins and ends in its kind of examples, if there are some for evaluation, too."""
 
 
 class VerifiersGame(NatLangEnv):
