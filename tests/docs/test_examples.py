@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from quiet_trl import QUIET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import get_json_schema
@@ -190,14 +191,8 @@ def test_grpo_of_trl_plays_by_tool_calls_for_two_steps(tmp_path, monkeypatch):
         per_device_train_batch_size=8,
         max_steps=2,
         learning_rate=1e-3,
-        use_cpu=True,
-        bf16=False,
-        activation_checkpointing=False,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        logging_steps=1,
         seed=0,
+        **QUIET,
     )
     steps = [entry for entry in trainer.state.log_history if "reward" in entry]
     assert len(steps) == 2

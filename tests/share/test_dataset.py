@@ -9,6 +9,7 @@ import pytest
 import yaml
 from command_line import reflectrl, refused
 from datasets import load_dataset
+from quiet_trl import QUIET
 from tiny import gpt2, tokenizer
 from trl import SFTConfig, SFTTrainer
 
@@ -81,14 +82,8 @@ def test_trl_trains_on_the_rows_as_they_are(rows_of: Path, tmp_path: Path) -> No
             max_steps=2,
             per_device_train_batch_size=4,
             learning_rate=1e-2,
-            use_cpu=True,
-            bf16=False,
-            activation_checkpointing=False,
-            report_to=[],
-            save_strategy="no",
-            disable_tqdm=True,
             max_length=128,
-            logging_steps=1,
+            **QUIET,
         ),
         train_dataset=loaded(tmp_path / "rows", "reflector", tmp_path / "cache"),
         processing_class=tokenizer(),
