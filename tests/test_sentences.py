@@ -85,7 +85,7 @@ def answer(command: str, place: Path) -> str:
             patch.setenv(name, value)
         done = reflectrl(*words[len(variables) :])
     assert "Traceback" not in done.err
-    said = re.sub(r"Known: [^.]{60,}\.", "Known: <names>.", done.err.strip().replace(str(place), "<here>"))
+    said = re.sub(r"([Kk])nown: [^.]{60,}\.", r"\1nown: <names>.", done.err.strip().replace(str(place), "<here>"))
     return f"$ {command}\n[{done.code}] {said}\n"
 
 

@@ -103,7 +103,8 @@ def nearest(given: str, known: Iterable[str]) -> str:
     """
     names = sorted(set(known))
     close = difflib.get_close_matches(given, names, n=NEAREST_NAMES, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    if len(names) > MAX_NAMES:
-        return f"{hint}Near it: {', '.join(close)}." if close else f"none of the {len(names)} known names is near it."
-    return f"{hint}Known: {', '.join(names) if names else 'none'}."
+    few = len(names) <= MAX_NAMES
+    if not close:
+        return f"known: {', '.join(names) or 'none'}." if few else f"none of the {len(names)} known names is near it."
+    listed = f"Known: {', '.join(names)}." if few else f"Near it: {', '.join(close)}."
+    return f"did you mean {close[0]!r}? {listed}"

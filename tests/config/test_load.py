@@ -84,9 +84,9 @@ def test_an_option_of_an_environment_may_be_called_kind_too(tmp_path: Path) -> N
         ("rlft.advantage.kind=null", "rlft.advantage: given {'kind': None}; expected a mapping with a kind: gae, none"),
         (
             "rlft.advantage.weight=2",
-            "rlft.advantage.weight: unknown key, given 2; Known: .* gae_lambda, kind, ",
+            "rlft.advantage.weight: unknown key, given 2; known: .* gae_lambda, kind, ",
         ),
-        ("rlft.update={kind: reinforce, epsilon: 0.1}", "rlft.update.epsilon: unknown key, given 0.1; Known: kind"),
+        ("rlft.update={kind: reinforce, epsilon: 0.1}", "rlft.update.epsilon: unknown key, given 0.1; known: kind"),
         ("rlft.terms.entropy={kind: target}", "rlft.terms.entropy.target: nothing was given"),
         ("rlft.terms.entropy={kind: target, target: -1}", "rlft.terms.entropy.target: given -1; expected greater than"),
         ("rlft.advantage.value.coef=true", "rlft.advantage.value.coef: given True; expected a number"),

@@ -54,7 +54,7 @@ def test_words_that_are_given_are_not_asked_for(agent: Agent) -> None:
     assert move.reflection == "Add one."
     down = agent.act(STATE, said={"reflector": "Go down."})
     assert move.decision.choice.probabilities != down.decision.choice.probabilities
-    with pytest.raises(InvalidInput, match="'planner' were given; Known: reflector"):
+    with pytest.raises(InvalidInput, match="'planner' were given; known: reflector"):
         agent.act(STATE, said={"planner": "Add one."})
 
 

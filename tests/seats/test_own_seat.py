@@ -186,7 +186,7 @@ def test_a_recipe_with_a_custom_seat_round_trips() -> None:
         ("{class: 'nowhere:Tally'}", "cannot be imported: No module named 'nowhere'"),
         ("{class: 'counting:Mute'}", r"expected a class with a method say\(views, draws\)"),
         ("{class: counting}", "players.tally: class is 'counting'; expected package.module:Class"),
-        ("{most: 3}", "players.tally: unknown key, given .*; Known: corrector, memory, planner"),
+        ("{most: 3}", "players.tally: unknown key, given .*; known: corrector, memory, planner"),
         ("{class: 'counting:Late'}", "has when='later'; did you mean 'after_act'"),
         ("{class: 'counting:Eager'}", r"has reads=\('policy',\); expected .* spoken by episode_start: planner"),
         ("{class: 'counting:Copycat'}", "has cue='Memory:'; expected one word with a colon .* such as 'Tally:'"),

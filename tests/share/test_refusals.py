@@ -33,10 +33,10 @@ HUGE = "far " * 25_000
         ({"observation": 5}, "'observation'"),
         ({"action": ["go"]}, "'actions'"),
         ({"seed": "1"}, "'seed'"),
-        ({"said": {"planer": "Add."}}, "'planer' were given; Known: reflector."),
+        ({"said": {"planer": "Add."}}, "'planer' were given; known: reflector."),
         ({"said": {"reflector": 1}}, "'said.reflector' should be a valid string"),
         ({"x" * 100: 1}, f"'{'x' * 60}'"),
-        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "'c' is unknown; Known: actions, "),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "'c' is unknown; known: actions, "),
         ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "; and 2 more."),
     ],
 )
