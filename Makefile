@@ -7,7 +7,7 @@ ENGINE := $(VENV)/installed-alfworld
 READER := $(VENV)/installed-gguf
 VERIFIERS := $(VENV)/installed-verifiers
 JOBS ?= 2
-DEMO_RUNS := runs/dangerous_taxi-nano runs/dangerous_taxi-nano_no_reflection
+DEMO_RUNS := runs/safe-nano runs/safe-nano_no_reflection
 
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
@@ -16,7 +16,7 @@ export TOKENIZERS_PARALLELISM := false
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
-	@echo "make demo      train two tiny players on DangerousTaxi and compare them (minutes, CPU)"
+	@echo "make demo      train two tiny players to open a safe, and compare them with one (minutes, CPU)"
 	@echo "make demo-real train a pretrained model, SmolLM2-135M out of a Python package, on the number line (20 minutes, CPU)"
 	@echo "make check     lint, types and the tests that are not slow (two minutes on two cores)"
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine and installs verifiers first (g++, minutes)"
@@ -55,9 +55,9 @@ demo: export HF_HUB_OFFLINE := 1
 demo: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)
 	mkdir -p runs
-	$(BIN)/reflectrl run --recipe dangerous_taxi/nano_no_reflection >runs/no_reflection.log 2>&1 & \
+	$(BIN)/reflectrl run --recipe safe/nano_no_reflection >runs/no_reflection.log 2>&1 & \
 	beside=$$!; trap 'kill $$beside 2>/dev/null' INT TERM; \
-	$(BIN)/reflectrl run --recipe dangerous_taxi/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
+	$(BIN)/reflectrl run --recipe safe/nano && wait $$beside || { cat runs/no_reflection.log; exit 1; }
 	$(BIN)/reflectrl report $(DEMO_RUNS) --episode
 
 $(READER): $(INSTALLED)

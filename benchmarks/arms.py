@@ -86,6 +86,16 @@ def _menu(place: str, recipe: str) -> Arm:
 
 
 ENVIRONMENTS: Mapping[str, Environment] = {
+    "safe": Environment(
+        "Safe, three additions",
+        "safe/nano",
+        "safe/nano_no_reflection",
+        "80-89",
+        (
+            Arm("all_rows", "without reflection, from all rows", "safe/nano_no_reflection_all_rows"),
+            Arm("own_thought", "a thought of its own, from all rows", "safe/nano_own_thought"),
+        ),
+    ),
     "taxi": Environment(
         "Taxi, pickup",
         "dangerous_taxi/nano",

@@ -33,6 +33,7 @@ _TARGETS: dict[str, str | type[NatLangEnv]] = {
     "gymnasium": "reflectrl.envs.gymnasium_game:GymnasiumGame",
     "number_line": "reflectrl.envs.number_line:NumberLine",
     "openenv": "reflectrl.envs.openenv_game:OpenEnvGame",
+    "safe": "reflectrl.envs.safe:Safe",
     "shop": "reflectrl.envs.shop:Shop",
     "robots": "reflectrl.envs.robots:Robots",
     "textworld": "reflectrl.envs.textworld_game:TextWorldGame",

@@ -107,6 +107,33 @@ def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
     return "random" in rows and after.minus(Interval.of(rows["random"].metrics)).low <= 0 and after.mean < 1 - FAR
 
 
+def what_words_do(run: RunData, row: EvalRow) -> str | None:
+    """Return why words that were worth something were needed, as a sentence; ``None`` if the run's files do not tell.
+
+    Args:
+        run: a run whose success is clearly higher with reflections than without.
+        row: its judged row.
+
+    """
+    of = _Evidence(run, {"rlft": row})
+    ambiguity, audit = _ambiguity(of, _place), row.audit
+    if ambiguity is None:
+        return None
+    if ambiguity >= AMBIGUOUS:
+        carried = of.setting("players.reflector.carry") is True
+        hidden = f"equal states ask for different actions in {_percent(ambiguity)} of the cases"
+        return f"Why: {hidden}; the words carry what the state no longer shows." if carried else None
+    if audit is None or audit.right is None:
+        return None
+    right = audit.right if audit.right_new is None else audit.right_new
+    if right < RIGHT:
+        return None
+    return (
+        "Why: the state tells what to do, but only after more thinking than the policy learned to do in its one token; "
+        f"the words, right in {_percent(right)} of new states, do it step by step."
+    )
+
+
 class _Evidence:
     """What the files of a run tell; a file that is absent or of another version tells nothing."""
 
@@ -178,12 +205,28 @@ def _untaught_starts(of: _Evidence) -> Cause | None:
 
 
 def _ambiguous(of: _Evidence) -> Cause | None:
+    differing = _ambiguity(of, lambda prompt: prompt)  # the reflector's prompt is the state without the teacher's words
+    if differing is None or differing < AMBIGUOUS:
+        return None
+    return Cause(
+        "ambiguous",
+        f"training rows with the same text ask for different actions in {_percent(differing)} of the cases, so "
+        "the prompt does not tell what to do",
+        _remembering(of),
+    )
+
+
+def _ambiguity(of: _Evidence, shown: Callable[[Prompt], Hashable]) -> float | None:
+    """Return the share of pairs of rows that show the same and ask for different actions; ``None`` if few are equal.
+
+    ``shown`` tells what of the reflector's prompt is compared.
+    """
     if len(of.reflector_rows) != len(of.policy_rows):
         return None
     wanted: dict[Hashable, Counter[str]] = defaultdict(Counter)
     for told, row in zip(of.reflector_rows, of.policy_rows, strict=True):
-        if menu := row.prompt.menu:  # the reflector's prompt is the state without the teacher's words
-            wanted[told.prompt, frozenset(menu.actions)][row.action] += 1
+        if menu := row.prompt.menu:
+            wanted[shown(told.prompt), frozenset(menu.actions)][row.action] += 1
     compared = [counts for counts in wanted.values() if counts.total() > 1]
     rows = sum(counts.total() for counts in compared)
     if rows < max(LEAST, len(of.policy_rows) // 10):
@@ -192,14 +235,7 @@ def _ambiguous(of: _Evidence) -> Cause | None:
     differing = sum(
         count * (counts.total() - count) / (counts.total() - 1) for counts in compared for count in counts.values()
     )
-    if differing < AMBIGUOUS * rows:
-        return None
-    return Cause(
-        "ambiguous",
-        f"training rows with the same text ask for different actions in {_percent(differing / rows)} of the cases, so "
-        "the prompt does not tell what to do",
-        _remembering(of),
-    )
+    return differing / rows
 
 
 def _remembering(of: _Evidence) -> str:

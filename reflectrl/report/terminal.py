@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from rich import box
@@ -30,6 +30,8 @@ WIDTH = 100
 def print_before_and_after(run: RunData) -> None:
     """Print an episode that failed after SFT beside one of the same task that succeeded after RLFT.
 
+    If the evaluation replaced reflections by blank ones, what the policy did then stands beside both.
+
     Raises:
         InvalidInput: a file of episodes is damaged.
 
@@ -39,13 +41,16 @@ def print_before_and_after(run: RunData) -> None:
     if pair is None:
         console.print(f"{run.name} has no recorded task that failed before RLFT and succeeded after it.")
         return
+    shown = dict(zip(("before RLFT", "after RLFT"), pair, strict=True))
+    blank = (each for each in _played(run, "rlft", "blank") if each.task.id == pair[0].task.id and each.turns)
+    shown |= {"after RLFT, with blank reflections": each for each in islice(blank, 1)}
     console.print(f"\nThe task {visible_line(pair[0].task.id)}, before RLFT and after it. It begins with:")
     console.print(Text(visible(pair[0].turns[0].observation.text)))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)
-    for when, episode in zip(("before RLFT", "after RLFT"), pair, strict=True):
+    for when, episode in shown.items():
         end, count = "reaches its goal" if episode.success else "fails", len(episode.turns)
         table.add_column(f"{when}: {end}, {count} step{'s' if count > 1 else ''}", ratio=1, overflow="fold")
-    for row in zip_longest(*map(_steps, pair), fillvalue=Text()):
+    for row in zip_longest(*map(_steps, shown.values()), fillvalue=Text()):
         table.add_row(*row)
     console.print(table)
 
@@ -66,9 +71,9 @@ def telling_pair(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> t
     return min(pairs, key=rank, default=None)
 
 
-def _played(run: RunData, policy: str) -> list[Trajectory]:
-    """Return the recorded episodes of a policy that the verdict is about."""
-    row = judged_row(run, policy)
+def _played(run: RunData, policy: str, reflections: str | None = None) -> list[Trajectory]:
+    """Return the recorded episodes of a policy that the verdict is about, by default with the recipe's reflections."""
+    row = judged_row(run, policy, reflections)
     if row is None:
         return []
     name = episodes_file(row, len({each.split for each in run.rows}))

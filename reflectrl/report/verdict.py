@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from reflectrl.report.causes import causes
+from reflectrl.report.causes import causes, what_words_do
 from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import RunData
@@ -55,9 +55,15 @@ def verdict(runs: Sequence[RunData]) -> list[str]:
     groups = group_runs(evaluated)
     several = len(groups) > 1
     sentences = [sentence for name, group in groups.items() for sentence in _gain(group, f"{name}: " * several)]
-    sentences += _worth_of_reflections(groups)
+    worth, explained = _worth_of_reflections(groups)
+    sentences += worth
     sentences += [sentence for run in runs for sentence in (*_fall(run), *kept_and_played(run))]
-    sentences += [sentence for name, group in groups.items() for sentence in _why(group, f"{name}: " * several)]
+    sentences += [
+        sentence
+        for name, group in groups.items()
+        if name not in explained
+        for sentence in _why(group, f"{name}: " * several)
+    ]
     sentences += repeats(evaluated)
     if groups and max(map(len, groups.values())) == 1:
         sentences.append("One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells).")
@@ -127,26 +133,34 @@ def _why(group: Sequence[RunData], name: str) -> Iterator[str]:
         yield f"{of}Why: {cause.why}. Try: {cause.remedy}."
 
 
-def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> Iterator[str]:
-    """Yield a sentence on each group with reflections, beside its twin without, or its own blank reflections."""
-    twins: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
-    for group in groups.values():
-        if group[0].reflector == "none":
-            twins.setdefault(_without_player(group[0]), []).extend(group)
-    speaking = {name: group for name, group in groups.items() if group[0].reflector != "none"}
+def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list[str], set[str]]:
+    """Weigh each group with reflections against its twin without any, or else against its own blank reflections.
+
+    Returns:
+        The sentences, and the names of the twins whose low success they explain.
+
+    """
+    silent = {name: group for name, group in groups.items() if group[0].reflector == "none"}
+    speaking = {name: group for name, group in groups.items() if name not in silent}
+    sentences, explained = [], set()
     for name, group in speaking.items():
         each = _estimates(group, "rlft")
         if not each:
             continue
         start, reflecting = f"{name}: " * (len(speaking) > 1), over_runs(each)
-        twin = twins.get(_without_player(group[0]))
-        if twin and (others := _estimates(twin, "rlft")):
-            silent = over_runs(others)
-            numbers = f"{reflecting} trained with them, {silent} without any"
-            yield start + _worth(reflecting.minus(silent), numbers)
+        twins = {other: runs for other, runs in silent.items() if _without_player(runs[0]) == _without_player(group[0])}
+        others = _estimates([run for runs in twins.values() for run in runs], "rlft")
+        if others:
+            worth = reflecting.minus(over_runs(others))
+            sentences.append(start + _worth(worth, f"{reflecting} trained with them, {over_runs(others)} without any"))
+            row = judged_row(group[0], "rlft")
+            if worth.low > 0 and row and (why := what_words_do(group[0], row)):
+                sentences.append(start + why)
+                explained |= set(twins)
         elif blank := _estimates(group, "rlft", "blank"):
             numbers = f"{reflecting} with their words, {over_runs(blank)} with blank ones"
-            yield start + _dependence(change_over_runs(each, blank), numbers)
+            sentences.append(start + _dependence(change_over_runs(each, blank), numbers))
+    return sentences, explained
 
 
 def _worth(worth: Interval, numbers: str) -> str:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from command_line import reflectrl
-from run_folders import HOSTILE, episode, make_run
+from run_folders import HOSTILE, episode, evaluated, make_run
 
 from reflectrl.core import Trajectory
+from reflectrl.core.run_files import eval_episodes_file
+from reflectrl.prompts import PromptFormat
 from reflectrl.report.runs import read_runs
 from reflectrl.report.terminal import MAX_STEPS, print_before_and_after, telling_pair
+from reflectrl.rollout.record import Header, write_trajectories
 
 
 def steps(played: Trajectory, count: int) -> Trajectory:
@@ -44,6 +47,21 @@ def test_both_episodes_stand_side_by_side_with_words_and_actions(run: Path, caps
     assert "1. right" in first
     assert "and 1 more" in out
     assert "\x1b" not in out
+
+
+def test_what_the_policy_does_with_blank_reflections_stands_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = evaluated(tmp_path / "run", 0.9, 0.5)
+    lost, won = episode("t", success=False), episode("t", reflection="Go up.", menu=("left", "up"))
+    blank = replace(lost, turns=episode("t", reflection="", menu=("left", "down")).turns)
+    files = {("sft", "local"): lost, ("rlft", "local"): won, ("rlft", "blank"): blank}
+    for (policy, reflections), played in files.items():
+        name = eval_episodes_file(policy, reflections, "sampled", None)
+        write_trajectories(folder / name, Header("number_line", {}, PromptFormat()), [played])
+    print_before_and_after(*read_runs([folder]))
+    [head] = [line for line in capsys.readouterr().out.splitlines() if "1. up  Go up." in line]
+    assert head.rstrip().endswith("1. down")
 
 
 def test_a_run_without_such_a_task_says_so(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from records import chose, turn_of
 from run_folders import episode, evaluated, iteration
 from trained_runs import play_stages, small_recipe
 
+from reflectrl.config import load_recipe
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task, Trajectory
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.registry import register_env
@@ -176,6 +177,37 @@ def test_equal_texts_that_need_different_actions_are_named(tmp_path: Path) -> No
     assert share is not None
     assert 30 < int(share[1]) < 60  # two doors, and the mistakes before them
     assert "prompt.history.show=transitions" in found(folder)[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "why"),
+    [
+        ("nano", ["env.options.turns=1"], "only after more thinking than the policy learned to do in its one token"),
+        ("note", [], r"equal states ask for different actions in \d\d % .* carry what the state no longer shows"),
+        ("note", ["players.reflector.carry=false"], None),
+    ],
+)
+def test_why_words_paid_is_said_instead_of_why_the_policy_without_them_failed(
+    tmp_path: Path, recipe: str, overrides: list[str], why: str | None
+) -> None:
+    folders = []
+    for name, success, silent in (("spoken", 0.95, []), ("silent", 0.05, [SILENT, "players.reflector.carry=false"])):
+        folders.append(tmp_path / name)
+        changed = [*overrides, *silent, "data.samples=300", f"name={name}", "eval.controls=[]"]
+        play_stages(load_recipe(f"safe/{recipe}", changed), folders[-1], "gen-data")
+        played = [episode(f"t-{n}", success=n < 100 * success) for n in range(100)]
+        row = summarise("rlft", "none" if silent else "local", "sampled", "test", played)
+        write_results(folders[-1] / "eval.jsonl", [row])
+        judged(folders[-1], audit=None if silent else shares(1.0, 1.0, 1.0, 0.1), cut_prompts=0.5)
+    told = verdict(read_runs(folders))
+    [worth] = [
+        number for number, sentence in enumerate(told) if sentence.startswith("Reflections were worth 90 points")
+    ]
+    if why is None:
+        assert any(sentence.startswith("silent: Why: ") for sentence in told)
+    else:
+        assert re.search(f"^Why: .*{why}", told[worth + 1])
+        assert not any("silent: Why" in sentence for sentence in told)
 
 
 def test_cut_prompts_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Turn the two dials of the safe, and measure when reflections pay: how far an action is computed, and remembered.
+
+    python benchmarks/dials.py --out /tmp/dials                # both dials, seeds 0 to 2: two hours of two cores
+    python benchmarks/dials.py turns --seeds 0 --out /tmp/dials
+
+``turns`` is how many numbers have to be added, one after the other, from the state to the action; ``wheels`` is how
+many numbers a note holds that only the first state shows, three bits each. Policies without reflections learn from all
+rows, those with reflections from 40 of them. A finished run is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from arms import ONE_THREAD, table
+from learning import sitting
+
+from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
+from reflectrl.report.compare import Rows
+from reflectrl.report.runs import RunData, read_runs
+
+LEARNED = ("sft.policy.max_rows=null", "sft.policy.steps=2000", "sft.policy.learning_rate=1e-3")
+LAYERS = "model.builtin.layers"
+REFLECTOR = "reflector_model={builtin: {layers: 2, width: 64, heads: 4, vocabulary: 384, pieces: words}}"
+"""The reflector has two layers whatever the policy has."""
+DIALS: dict[str, tuple[str, Sequence[int]]] = {
+    "turns": ("safe/nano", (0, 1, 2, 3, 5)),
+    "wheels": ("safe/note", (2, 4, 8)),
+}
+"""Recipe and settings of each dial."""
+ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "turns": {
+        **{f"none, {count} layers": ("no_reflection", (f"{LAYERS}={count}", *LEARNED)) for count in (1, 2, 4, 8)},
+        "own thought, 2 layers": ("own_thought", ()),
+        **{f"reflections, {count} layers": ("", (f"{LAYERS}={count}", REFLECTOR)) for count in (1, 2)},
+    },
+    "wheels": {
+        "none": ("no_reflection", LEARNED),
+        "reflections, not carried": ("forgetful", ()),
+        "past states": ("transitions", LEARNED),
+        "carried reflections": ("", ()),
+    },
+}
+"""Arms of each dial: an arm of its recipe, and overrides."""
+
+
+def plan(dial: str, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
+    """Return the runs of a dial, seed by seed."""
+    recipe, settings = DIALS[dial]
+    planned = [
+        run
+        for setting in settings
+        for number, (arm, overrides) in enumerate(ARMS[dial].values())
+        for run in plan_runs(
+            out,
+            f"{dial}{setting}-{number}",
+            f"{recipe}_{arm}" if arm else recipe,
+            seeds,
+            overrides=(f"env.options.{dial}={setting}", "eval.policies=[sft,rlft]", *overrides),
+            environment=ONE_THREAD,
+        )
+    ]
+    return sorted(planned, key=lambda run: int(run.folder.name.rpartition("seed")[2]))
+
+
+def report(dial: str, runs: Sequence[RunData]) -> str:
+    """Return the table of a dial: a row an arm, a column a setting; mean success over seeds, and the worst run."""
+    _, settings = DIALS[dial]
+    lines = [
+        [title, *(_cell([run for run in runs if run.name.startswith(f"{dial}{each}-{number}-")]) for each in settings)]
+        for number, title in enumerate(ARMS[dial])
+    ]
+    return table((dial, *map(str, settings)), lines)
+
+
+def _cell(runs: Sequence[RunData]) -> str:
+    reached = Rows("rlft").successes(runs) if runs else []
+    return f"{100 * fmean(reached):.0f} ({100 * min(reached):.0f})" if reached else "-"
+
+
+def main() -> int:
+    """Run what is missing, and print the tables of all finished runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dial", nargs="*", choices=(*DIALS, []), help="of turns and wheels; both by default")
+    parser.add_argument("--seeds", default="0-2", help="such as 0-2 or 0,5 (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run folders")
+    given = parser.parse_args()
+    dials = given.dial or list(DIALS)
+    done, _, code = sitting(
+        lambda: [run for dial in dials for run in plan(dial, read_seeds(given.seeds), given.out)], given.jobs
+    )
+    runs = read_runs(done)
+    print("\n\n".join(report(dial, runs) for dial in dials))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
