@@ -254,6 +254,37 @@ def _sweep(
         print_comparison(summaries)
 
 
+def claims(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with claims.")],
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A claim to look at, by default all; may be repeated.")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    output: Annotated[Literal["text", "markdown"], typer.Option("--format", help="Form of the table.")] = "text",
+) -> None:
+    """Make the runs that a file of claims needs, and say which claims hold; finished runs are skipped."""
+    from reflectrl.pipeline.claims import HEADS, judge, plan_claims, read_claims, waiting_runs
+    from reflectrl.pipeline.console import Reporter
+    from reflectrl.pipeline.sweep import run_all
+    from reflectrl.report.tables import markdown_table, print_rows
+
+    pairs = plan_claims(read_claims(file, only or ()), runs)
+    waiting = waiting_runs(pairs)
+    stopped: KeyboardInterrupt | SystemExit | None = None
+    try:
+        run_all(waiting, jobs=jobs, reporter=Reporter())
+    except (KeyboardInterrupt, SystemExit) as error:
+        stopped = error
+    cells = [judge(pair).cells() for pair in pairs]
+    if output == "markdown":
+        say(markdown_table(HEADS, cells))
+    else:
+        print_rows(HEADS, cells, words=2)
+    if stopped is not None:
+        raise _stopped(stopped, runs)
+
+
 def _stopped(stopped: KeyboardInterrupt | SystemExit, folder: Path) -> typer.Exit:
     """Tell the user how to continue after SIGINT or SIGTERM; return the end of the command."""
     kept = f"finished work is in {folder}. The same command continues from there."

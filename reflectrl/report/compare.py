@@ -21,7 +21,7 @@ from reflectrl.core import InvalidInput, nearest
 from reflectrl.report.gain import Interval, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import RunData
 from reflectrl.report.series import largest_fall
-from reflectrl.report.tables import OUTDATED, print_line, print_rows
+from reflectrl.report.tables import OUTDATED, markdown_table, print_line, print_rows
 from reflectrl.rollout.results import EvalRow
 
 RESAMPLES = 10_000
@@ -330,9 +330,7 @@ def print_comparison(summaries: Sequence[Summary]) -> None:
 
 def as_markdown(summaries: Sequence[Summary]) -> str:
     """Return the table as Markdown."""
-    lines = [HEADS, ("---",) * len(HEADS), *map(group_cells, summaries)]
-    escaped = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+    return markdown_table(HEADS, [*map(group_cells, summaries)])
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:

@@ -141,6 +141,13 @@ def print_table(runs: Sequence[RunData]) -> None:
             print_line(f"{each.name}: {OUTDATED}.")
 
 
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells below their heads as a table in Markdown."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    escaped = ([" ".join(cell.split()).replace("|", r"\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
 def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, bold: Sequence[bool] = ()) -> None:
     """Print a table whose first ``words`` columns hold words: drawn on a terminal, plain columns elsewhere.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 
 from rich import box
@@ -41,9 +41,9 @@ def print_before_and_after(run: RunData) -> None:
     if pair is None:
         console.print(f"{run.name} has no recorded task that failed before RLFT and succeeded after it.")
         return
-    shown = dict(zip(("before RLFT", "after RLFT"), pair, strict=True))
-    blank = (each for each in _played(run, "rlft", "blank") if each.task.id == pair[0].task.id and each.turns)
-    shown |= {"after RLFT, with blank reflections": each for each in islice(blank, 1)}
+    blank = [each for each in _played(run, "rlft", "blank") if each.task.id == pair[0].task.id and each.turns]
+    heads = ("before RLFT", "after RLFT", "after RLFT, with blank reflections")
+    shown = dict(zip(heads, (*pair, *blank[:1]), strict=False))
     console.print(f"\nThe task {visible_line(pair[0].task.id)}, before RLFT and after it. It begins with:")
     console.print(Text(visible(pair[0].turns[0].observation.text)))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False)

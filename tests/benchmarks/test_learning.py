@@ -85,9 +85,15 @@ def test_controls_stand_beside_both_policies(runs: list[RunData]) -> None:
 
 def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) -> None:
     page = tmp_path / "learning.md"
-    page.write_text(f"<!-- learning -->\n{table(('environment', 'trained', *SHOWN, 'minutes'), [])}\n<!-- end -->\n")
+    heads = {
+        "learning": ("environment", "trained", *SHOWN, "minutes"),
+        "controls": ("environment", "episodes", *CONTROLS),
+    }
+    page.write_text("".join(f"<!-- {mark} -->\n{table(each, [])}\n<!-- end -->\n" for mark, each in heads.items()))
     about = ENVIRONMENTS["line"]
     publish_rows(page, "learning", learned("line", (about.silent, about.reflecting), runs))
+    rates = dict.fromkeys(CONTROLS, "-") | {"SFT": "45", "**RLFT**": "85", "RLFT, without": "77"}
+    publish_rows(page, "controls", [["line", "greedy", *rates.values()]])
     head, (env, *row) = (
         line.strip("| ").split(" | ") for line in short_report(page).splitlines() if line.startswith("| ")
     )
@@ -95,12 +101,11 @@ def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) 
     assert dict(zip(head, row, strict=True)) == {
         "recipe": "`number_line/nano`",
         "runs": "3",
-        "SFT": "50",
-        "**Reflect-RL**": "**80 [49, 94]**",
+        "SFT": "50 (45)",
+        "**Reflect-RL**": "**80 [49, 94]** (85)",
         "worst run": "**70**",
         "least gain": "+20",
-        "without reflection": "75 [70, 80]",
-        "its worst run": "75",
+        "without reflection": "75 [70, 80] (77)",
     }
 
 

@@ -1,0 +1,114 @@
+"""Claims: what a file may say, and what finished runs say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import reflectrl, refused
+from run_folders import evaluated
+
+from reflectrl.core import InvalidInput
+from reflectrl.pipeline.claims import Finding, judge, plan_claims, read_claims, waiting_runs
+
+SHIPPED = Path(__file__).parents[2] / "benchmarks" / "claims.yaml"
+LINE = "says: It is so., source: ours, recipes: [number_line/nano], seeds: 0-2"
+SILENT = "{set: {players.reflector.player: none}}"
+
+
+def found(folder: Path, less: str) -> Finding:
+    """Judge the claim that number_line/nano is better than another side, by the runs in a folder."""
+    file = folder / "claims.yaml"
+    file.write_text(f"claim: {{{LINE}, less: {less}}}")
+    [pair] = plan_claims(read_claims(file), folder)
+    return judge(pair)
+
+
+@pytest.mark.slow
+def test_the_shipped_claims_are_about_recipes_that_there_are(tmp_path: Path) -> None:
+    pairs = plan_claims(read_claims(SHIPPED), tmp_path)
+    runs = waiting_runs(pairs)
+    assert len(runs) == len({run.folder for run in runs}) < sum(len(pair.more) + len(pair.less) for pair in pairs)
+    for pair in pairs:
+        more, less = ([run.folder for run in side] for side in (pair.more, pair.less))
+        assert more != less or pair.claim.more.rows != pair.claim.less.rows
+
+
+@pytest.mark.parametrize(
+    ("before", "verdict"),
+    [([0.5, 0.52, 0.48], "holds"), ([0.9, 0.5, 0.6], "cannot be told"), ([0.9] * 3, "does not hold")],
+)
+def test_two_policies_of_the_same_runs_are_compared_run_by_run(
+    tmp_path: Path, before: list[float], verdict: str
+) -> None:
+    for seed, sft in enumerate(before):
+        evaluated(tmp_path / f"number_line-nano-seed{seed}", 0.9, sft, episodes=1000)
+    finding = found(tmp_path, "{policy: sft}")
+    assert (finding.runs, finding.verdict) == (3, verdict)
+
+
+def test_two_recipes_are_compared_as_groups_and_may_have_different_numbers_of_runs(tmp_path: Path) -> None:
+    assert found(tmp_path, SILENT).verdict == "no runs yet"
+    file = tmp_path / "claims.yaml"
+    [pair] = plan_claims(read_claims(file), tmp_path)
+    for run in pair.more:
+        evaluated(run.folder, 0.9, 0.5)
+    evaluated(pair.less[0].folder, 0.5, 0.3, "players.reflector.player=none")
+    finding = judge(pair)
+    assert (finding.runs, finding.verdict, finding.improvement) == (1, "holds", 1.0)
+    assert finding.cells()[3:] == ("90 % [86, 93]", "50 % [40, 60]", "+40 points [+30, +50]", "100", "holds")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("[]", "holds no claims"),
+        ("a: {says: x}", "a.source: nothing was given"),
+        ("a: {says: x, source: y, recipes: [], les: {}}", "a.les: unknown key"),
+        ("a: {says: x, source: y, recipes: [z], effect: 0}", "a.effect: given 0"),
+        ("a: {says: x, source: y, recipes: [z], more: {mode: odd}}", "a.more.mode: given"),
+        ("a: 3", "a.says"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path: Path, text: str, facts: str) -> None:
+    file = tmp_path / "claims.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=facts):
+        read_claims(file)
+
+
+def test_an_unknown_claim_or_recipe_is_refused_before_work(tmp_path: Path) -> None:
+    assert "'negative'; did you mean 'negatives'?" in refused("claims", SHIPPED, "--only", "negative")
+    file = tmp_path / "claims.yaml"
+    file.write_text("a: {says: x, source: y, recipes: [number_line/nona]}")
+    assert "number_line/nona" in refused("claims", file)
+
+
+@pytest.mark.slow
+def test_one_command_makes_the_missing_runs_and_tells_the_verdicts(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(
+        """extends: number_line/nano
+name: tiny
+data: {samples: 40}
+sft: {reflector: {steps: 2}, policy: {steps: 2}}
+rlft: {stages: [{name: main, iterations: 1}], episodes: 4}
+eval: {episodes: 20, policies: [sft, rlft], greedy: false}
+arms: {silent: {players.reflector.player: none}}
+"""
+    )
+    (tmp_path / "claims.yaml").write_text(
+        f"""words:
+  says: Words help.
+  source: nobody
+  recipes: ["{tmp_path / "tiny.yaml"}"]
+  less: {{arm: silent}}
+  effect: 90
+  seeds: "3"
+"""
+    )
+    command = ("claims", tmp_path / "claims.yaml", "--runs", tmp_path / "runs", "--format", "markdown")
+    told = reflectrl(*command).out
+    assert told.splitlines()[0].startswith("| claim | recipe | runs | more | less |")
+    assert told.splitlines()[-1].endswith("| does not hold |")
+    assert len([*(tmp_path / "runs").iterdir()]) == 2
+    assert reflectrl(*command).out == told
