@@ -88,7 +88,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """``holds`` for a clear difference that counts, ``does not hold`` where it cannot be as large as what counts."""
+        """``holds`` for a clear difference that counts, ``does not hold`` where none as large as that is possible."""
         if self.difference is None:
             return "no runs yet"
         effect = self.pair.claim.effect / 100
