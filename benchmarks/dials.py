@@ -18,10 +18,14 @@ from statistics import fmean
 
 from arms import ONE_THREAD, table
 from learning import sitting
+from transformers import AutoTokenizer
 
+from reflectrl.core.run_files import eval_episodes_file
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.compare import Rows
 from reflectrl.report.runs import RunData, read_runs
+from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.turn import policy_views
 
 LEARNED = ("sft.policy.max_rows=null", "sft.policy.steps=2000", "sft.policy.learning_rate=1e-3")
 LAYERS = "model.builtin.layers"
@@ -34,9 +38,9 @@ DIALS: dict[str, tuple[str, Sequence[int]]] = {
 """Recipe and settings of each dial."""
 ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "turns": {
-        **{f"none, {count} layers": ("no_reflection", (f"{LAYERS}={count}", *LEARNED)) for count in (1, 2, 4, 8)},
-        "own thought, 2 layers": ("own_thought", ()),
-        **{f"reflections, {count} layers": ("", (f"{LAYERS}={count}", REFLECTOR)) for count in (1, 2)},
+        **{f"none, {count}-layer policy": ("no_reflection", (f"{LAYERS}={count}", *LEARNED)) for count in (1, 2, 4, 8)},
+        "own thought, 2-layer policy": ("own_thought", ()),
+        **{f"reflections, {count}-layer policy": ("", (f"{LAYERS}={count}", REFLECTOR)) for count in (1, 2)},
     },
     "wheels": {
         "none": ("no_reflection", LEARNED),
@@ -68,18 +72,38 @@ def plan(dial: str, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
 
 
 def report(dial: str, runs: Sequence[RunData]) -> str:
-    """Return the table of a dial: a row an arm, a column a setting; mean success over seeds, and the worst run."""
+    """Return the table of a dial: a row an arm, a column a setting; mean success over seeds, and the worst run.
+
+    For ``wheels``, cells end with the tokens that the policy reads a step, menu included.
+    """
     _, settings = DIALS[dial]
     lines = [
-        [title, *(_cell([run for run in runs if run.name.startswith(f"{dial}{each}-{number}-")]) for each in settings)]
+        [
+            title,
+            *(
+                _cell(dial, [run for run in runs if run.name.startswith(f"{dial}{each}-{number}-")])
+                for each in settings
+            ),
+        ]
         for number, title in enumerate(ARMS[dial])
     ]
     return table((dial, *map(str, settings)), lines)
 
 
-def _cell(runs: Sequence[RunData]) -> str:
+def _cell(dial: str, runs: Sequence[RunData]) -> str:
     reached = Rows("rlft").successes(runs) if runs else []
-    return f"{100 * fmean(reached):.0f} ({100 * min(reached):.0f})" if reached else "-"
+    if not reached:
+        return "-"
+    read = f", {fmean(map(prompt_tokens, runs)):.0f}" if dial == "wheels" else ""
+    return f"{100 * fmean(reached):.0f} ({100 * min(reached):.0f}){read}"
+
+
+def prompt_tokens(run: RunData) -> float:
+    """Return the mean number of tokens that the trained policy reads a step."""
+    tokenizer = AutoTokenizer.from_pretrained(run.path / "base")
+    header, episodes = read_trajectories(run.path / eval_episodes_file("rlft", run.reflector, "sampled"))
+    views = (each for episode in episodes for each in policy_views(episode, header.prompt))
+    return fmean(len(tokenizer(each.prompt.text).input_ids) for each in views)
 
 
 def main() -> int:

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dials import ARMS, DIALS, plan, report
+from run_folders import evaluated
+
+from reflectrl.config import check_recipe, load_recipe
+from reflectrl.report.runs import read_runs
+
+
+@pytest.mark.parametrize("dial", DIALS)
+def test_each_run_turns_its_dial_alone(dial: str, tmp_path: Path) -> None:
+    planned = plan(dial, [0, 1], tmp_path)
+    assert len({run.folder for run in planned}) == 2 * len(DIALS[dial][1]) * len(ARMS[dial])
+    assert [run.folder.name[-1] for run in planned] == sorted(run.folder.name[-1] for run in planned)
+    for run in planned[: len(planned) // 2]:
+        recipe = load_recipe(run.recipe, run.overrides)
+        check_recipe(recipe)
+        assert run.folder.name.startswith(f"{dial}{recipe.env.options[dial]}-")
+
+
+def test_a_row_is_an_arm_and_a_column_a_setting(tmp_path: Path) -> None:
+    for number, success in enumerate((0.9, 0.8)):
+        evaluated(tmp_path / f"turns2-0-seed{number}", success, 0.1)
+    evaluated(tmp_path / "turns3-6-seed0", 0.3, 0.1)
+    head, _, *rows = report("turns", read_runs(sorted(tmp_path.iterdir()))).splitlines()
+    assert head == "| turns | 0 | 1 | 2 | 3 | 5 |"
+    assert rows[0] == "| none, 1-layer policy | - | - | 85 (80) | - | - |"
+    assert rows[-1] == "| reflections, 2-layer policy | - | - | - | 30 (30) | - |"
