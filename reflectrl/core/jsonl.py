@@ -11,6 +11,7 @@ Records are plain frozen dataclasses, and no field is a union of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -112,9 +113,8 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 "other: write the file again."
             )
     elif not isinstance(record, _Leaf):
-        names, tag = _fields(record)
-        expected = {*names, *tag}
-        for fault, odd in (("lacks", expected - set(value)), ("has the unknown", set(value) - expected)):
+        names, expected = _fields(type(record))
+        for fault, odd in (("lacks", expected - value.keys()), ("has the unknown", value.keys() - expected)):
             if odd:
                 raise InvalidInput(
                     f"{_place(where, key)} {fault} field {min(odd)!r}; expected {', '.join(names)}: write the file "
@@ -126,12 +126,14 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 _check_exact(part, value[name], where, f"{key}.{name}")
 
 
-def _fields(record: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of a record's fields, and of its tag where it has one."""
-    if dataclasses.is_dataclass(record):
-        return tuple(each.name for each in dataclasses.fields(record)), ()
-    tag = record.__struct_config__.tag_field
-    return record.__struct_fields__, (tag,) if tag else ()
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the names of the fields of a class of records, in order, and with that of its tag where it has one."""
+    if dataclasses.is_dataclass(kind):
+        names, tag = tuple(each.name for each in dataclasses.fields(kind)), None
+    else:
+        names, tag = kind.__struct_fields__, kind.__struct_config__.tag_field
+    return names, frozenset((*names, tag) if tag else names)
 
 
 def _is_deeper(value: object, levels: int) -> bool:

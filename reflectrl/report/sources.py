@@ -6,12 +6,13 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from reflectrl.core import Image, Trajectory, Turn
+from reflectrl.core.files import read_bytes
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.ledger import Ledger
 from reflectrl.core.run_files import IMAGES, advantages_file, recorded_iterations, training_episodes_file
@@ -204,9 +205,16 @@ class Source:
     label: str
     policy: str
     """Name of the evaluated policy; empty for training."""
-    episodes: int
-    block: str
-    """Packed episodes."""
+    name: str
+    """Name of the run."""
+    folder: Path
+    """The run folder."""
+    files: tuple[str, ...]
+    """Names of the files in it: that of an evaluated policy's episodes, or one for each iteration of training."""
+    episodes: int | None = None
+    """Number of episodes; ``None`` before they are read."""
+    block: str = ""
+    """Packed episodes; empty before they are read."""
 
 
 @dataclass(frozen=True)
@@ -233,22 +241,21 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
         album.room += limits.pictures // len(runs)
         before = album.left_out
         left = limits.characters // len(runs)
-        ledger = Ledger(run.path)
-        sources = [*_evaluated(run, ledger, limits.evaluated, missing)]
-        if trained := _trained(run, ledger, limits.training, missing):
-            sources.append(("training", "training", "", trained))
-        for key, label, policy, episodes in sources:
+        known = find_sources(number, run, limits)
+        missing += known.missing
+        for source in known.found:
+            episodes = read_source(source, missing, limits)
             shown = album.copy()
-            block = pack(episodes, shown)
+            block = pack(episodes, shown) if episodes else ""
             if len(block) > left:
                 missing.append(
-                    f"{run.name}: the {len(episodes):,} episodes of {label} are left out, as the page would become too "
-                    "large; report fewer runs at once."
+                    f"{run.name}: the {len(episodes):,} episodes of {source.label} are left out, as the page would "
+                    "become too large; report fewer runs at once."
                 )
-                continue
-            left -= len(block)
-            album = shown
-            found.append(Source(f"{run.name}/{key}", number, label, policy, len(episodes), block))
+            elif block:
+                left -= len(block)
+                album = shown
+                found.append(replace(source, episodes=len(episodes), block=block))
         if more := album.left_out - before:
             missing.append(
                 f"{run.name}: pictures of states that are left out, as the page would become too large: {more:,}; they "
@@ -257,10 +264,14 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
     return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 
 
-def _evaluated(
-    run: RunData, ledger: Ledger, most: int, missing: list[str]
-) -> Iterator[tuple[str, str, str, list[RecordedEpisode]]]:
-    """Yield key, label, policy and episodes of each evaluated policy; add to ``missing`` what is not there."""
+def find_sources(number: int, run: RunData, limits: PageLimits = LIMITS) -> Sources:
+    """Return the sources of the ``number``-th run without their episodes, and sentences about those that are missing."""
+    missing: list[str] = []
+    found = [*_evaluated(number, run, missing), *_trained(number, run, limits.training, missing)]
+    return Sources(tuple(found), tuple(missing))
+
+
+def _evaluated(number: int, run: RunData, missing: list[str]) -> Iterator[Source]:
     splits = len({row.split for row in run.rows})
     for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
         label = f"{row.policy}, {row.mode}"
@@ -268,30 +279,45 @@ def _evaluated(
         if "/" in key or not (run.path / name).is_file():
             missing.append(f"{run.name}: the episodes of {label} are not here: {run.path / name} is missing.")
             continue
-        played = _first(read_trajectories(ledger.verify(name))[1], most, f"{run.name}: of {label}", missing)
         words = "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
-        split = f", split {row.split}" if splits > 1 else ""
-        if played:
-            yield key, f"{label}, {words}{split}", row.policy, [RecordedEpisode(trajectory) for trajectory in played]
+        label += f", {words}" + (f", split {row.split}" if splits > 1 else "")
+        yield Source(f"{run.name}/{key}", number, label, row.policy, run.name, run.path, (name,))
 
 
-def _trained(run: RunData, ledger: Ledger, most: int, missing: list[str]) -> list[RecordedEpisode]:
-    """Return episodes of training, spread over its iterations; add to ``missing`` what is not there."""
+def _trained(number: int, run: RunData, most: int, missing: list[str]) -> Iterator[Source]:
+    """Yield the source of the run's training, with iterations that are spread evenly over it."""
     iterations = recorded_iterations(run.path)
     if not iterations:
         missing += [f"{run.name}: no episodes of training are recorded here."] if run.points else []
-        return []
-    each = max(1, len(read_trajectories(run.path / training_episodes_file(iterations[0]))[1]))
-    count = max(2, most // each)
+        return
+    lines = read_bytes(run.path / training_episodes_file(iterations[0]), "episodes of training").count(b"\n")
+    count = max(2, most // max(1, lines - 1))  # the first line is the header
     if len(iterations) > count:
         missing.append(f"{run.name}: of training, {count:,} of {len(iterations):,} recorded iterations are here.")
         iterations = [iterations[round(place * (len(iterations) - 1) / (count - 1))] for place in range(count)]
+    files = tuple(map(training_episodes_file, iterations))
+    yield Source(f"{run.name}/training", number, "training", "", run.name, run.path, files)
+
+
+def read_source(source: Source, missing: list[str], limits: PageLimits = LIMITS) -> list[RecordedEpisode]:
+    """Return the episodes of a source, as many as ``limits`` allow; add to ``missing`` what is not there.
+
+    Raises:
+        InvalidInput: a file that is damaged, or gone since the source was found.
+
+    """
+    ledger = Ledger(source.folder)
+    if source.policy:
+        played = read_trajectories(ledger.verify(source.files[0]))[1]
+        of = f"{source.name}: of {source.label}"
+        return [RecordedEpisode(each) for each in _first(played, limits.evaluated, of, missing)]
     episodes: list[RecordedEpisode] = []
-    for iteration in iterations:
-        path = ledger.verify(training_episodes_file(iteration))
-        played = _first(read_trajectories(path)[1], most, f"{run.name}: of {path.stem}", missing)
+    for file in source.files:
+        path = ledger.verify(file)
+        iteration = int(path.stem.rpartition("-")[2])
+        played = _first(read_trajectories(path)[1], limits.training, f"{source.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
-        if (run.path / advantages_file(iteration)).is_file():
+        if (source.folder / advantages_file(iteration)).is_file():
             given = _advantages(ledger.verify(advantages_file(iteration)), played, missing)
         episodes += [RecordedEpisode(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
     return episodes

@@ -148,7 +148,7 @@ def test_what_a_page_cannot_hold_is_left_out_and_named(tmp_path):
     runs = read_runs([make_run(tmp_path / "large", {"sft": large, "rlft": small})])
     kept = read_sources(runs, PageLimits(evaluated=3))
     assert tasks(unpacked(kept.found[0].block)) == ["0", "1eef", "3dde"]
-    assert kept.missing == ("large: of sft, sampled, the first 3 of 500 episodes are here.",)
+    assert kept.missing == ("large: of sft, sampled, reflections by local, the first 3 of 500 episodes are here.",)
     kept = read_sources(runs, PageLimits(characters=1000))
     assert [source.policy for source in kept.found] == ["rlft"]
     assert kept.missing[0].startswith("large: the 500 episodes of sft, sampled, reflections by local are left out")
