@@ -12,19 +12,17 @@ from typing import Annotated, Literal
 import typer
 
 from reflectrl.cli.envs import read_options
-from reflectrl.cli.shared import AllowedHosts, RunFolder, check_belongs, complete_env, complete_run
+from reflectrl.cli.shared import AllowedHosts, Host, Port, RunFolder, check_belongs, complete_env, complete_run
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of
 from reflectrl.core.text import counted
 from reflectrl.share import Bounds
 
-Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 ServedAs = Annotated[
     list[str] | None,
     typer.Option("--served-as", metavar="NAME", help="Additional host name that clients may use; repeatable."),
 ]
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")]
 Key = Annotated[
     str | None,
     typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),

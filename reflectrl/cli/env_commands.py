@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from reflectrl.cli.agents import Host, Key, Port, ServedAs, check_names, read_key
+from reflectrl.cli.agents import Key, ServedAs, check_names, read_key
 from reflectrl.cli.envs import read_options
-from reflectrl.cli.shared import complete_env
+from reflectrl.cli.shared import Host, Port, complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 

@@ -1,4 +1,4 @@
-"""The commands on finished runs: report, compare, runs, and audits of raters and reflectors."""
+"""The commands on runs: report, watch, compare, runs, and audits of raters and reflectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from reflectrl.cli.shared import RunFolder, RunFolders, TextOrJson
+from reflectrl.cli.shared import Host, Port, RunFolder, RunFolders, TextOrJson, complete_run
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
 
@@ -123,11 +123,28 @@ def compare(
 
 def list_runs(
     runs: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds the run folders.")] = Path("runs"),
+    follow: Annotated[bool, typer.Option("--watch", help="Show them until Ctrl-C, as they change.")] = False,
 ) -> None:
-    """List run folders: stage, success now, at its best and evaluated, and minutes."""
-    from reflectrl.report.terminal import print_runs
+    """List run folders: stage and how far it is, minutes left, success now, at its best and evaluated, and cost."""
+    from reflectrl.report.terminal import print_runs, watch_runs
 
-    print_runs(runs)
+    (watch_runs if follow else print_runs)(runs)
+
+
+def watch(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN", help="Run folders, or folders that hold some; default: runs.", autocompletion=complete_run
+        ),
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8090,
+) -> None:
+    """Serve the report's page until Ctrl-C: it follows runs while they train, also those that begin later."""
+    from reflectrl.report.watch import watch as serve
+
+    serve(runs or [Path("runs")], host=host, port=port, ready=say)
 
 
 def report(

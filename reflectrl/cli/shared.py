@@ -66,6 +66,9 @@ AllowedHosts = Annotated[
     ),
 ]
 
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 for any free one.")]
+
 
 def check_belongs(option: str, owner: str, *, given: bool, owner_given: bool) -> None:
     """Raise ``InvalidInput`` if ``option`` was given without the option that it belongs to."""

@@ -113,7 +113,7 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 "other: write the file again."
             )
     elif not isinstance(record, _Leaf):
-        names, expected = _fields(type(record))
+        names, expected = _fields(record.__class__)
         for fault, odd in (("lacks", expected - value.keys()), ("has the unknown", value.keys() - expected)):
             if odd:
                 raise InvalidInput(

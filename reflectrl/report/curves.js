@@ -1,4 +1,5 @@
-// A link at each learning curve that saves it as an SVG file of its own, with its name, its legend and all its styles.
+// Links that save a learning curve as an SVG file of its own, with its name, its legend and all its styles, and a table
+// as CSV.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -55,17 +56,47 @@ function saved(svg, name) {
   return new XMLSerializer().serializeToString(copy);
 }
 
-for (const figure of document.querySelectorAll(".panels figure")) {
-  const caption = figure.querySelector("figcaption");
-  const name = caption.textContent;
-  const link = document.createElement("a");
-  link.textContent = "save SVG";
-  link.setAttribute("aria-label", `save ${name} as SVG`);
-  link.download = `${name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
-  link.href = "#curves"; // filled in when it is followed, so that a page of many curves is not twice as large
-  link.addEventListener("click", () => {
-    if (link.href.startsWith("blob:")) URL.revokeObjectURL(link.href);
-    link.href = URL.createObjectURL(new Blob([saved(figure.querySelector("svg"), name)], { type: "image/svg+xml" }));
-  });
-  caption.append(" ", link);
+// Add the links to a page, or to one that a server has sent and that is not shown yet.
+function addLinks(page) {
+  for (const caption of page.querySelectorAll(".panels figcaption")) {
+    const name = caption.textContent;
+    caption.append(" ", link("save SVG", `save ${name} as SVG`, `${fileName(name)}.svg`));
+  }
+  for (const box of page.querySelectorAll(".wide")) {
+    const name = box.getAttribute("aria-label");
+    box.after(link("save CSV", `save ${name} as CSV`, `${fileName(name)}.csv`));
+  }
 }
+
+const fileName = (name) => name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-");
+
+function link(words, label, file) {
+  const made = document.createElement("a");
+  made.className = "save";
+  made.textContent = words;
+  made.setAttribute("aria-label", label);
+  made.download = file;
+  made.href = "#curves"; // filled in when it is followed, so that a page of many curves is not twice as large
+  return made;
+}
+
+// The cells of a table as they are shown, quoted where a spreadsheet needs it.
+function asCSV(table) {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const line = (row) => [...row.cells].map((cell) => quoted(cell.textContent.trim())).join(",");
+  return `${[...table.rows].map(line).join("\n")}\n`;
+}
+
+document.addEventListener("click", (event) => {
+  const followed = event.target.closest("a.save");
+  if (!followed) return;
+  const figure = followed.closest("figure");
+  const name = figure?.querySelector("figcaption").firstChild.textContent;
+  const [text, type] = figure
+    ? [saved(figure.querySelector("svg"), name), "image/svg+xml"]
+    : [asCSV(followed.previousElementSibling.querySelector("table")), "text/csv"];
+  if (followed.href.startsWith("blob:")) URL.revokeObjectURL(followed.href);
+  followed.href = URL.createObjectURL(new Blob([text], { type }));
+});
+
+addLinks(document);

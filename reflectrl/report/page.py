@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 
@@ -14,9 +16,11 @@ from reflectrl.report import audit
 from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
+from reflectrl.report.progress import HEADS as PROGRESS
+from reflectrl.report.progress import progress, progress_rows
 from reflectrl.report.runs import RunData, total_dollars
 from reflectrl.report.series import measurements, running_mean, stages, success_band
-from reflectrl.report.sources import Sources, read_sources
+from reflectrl.report.sources import Source, Sources, find_sources, read_sources
 from reflectrl.report.tables import (
     FIRST_NUMBER,
     OUTDATED,
@@ -57,8 +61,24 @@ _CHECKS = (
     "word; words: those that are the most probable after the teacher's words before them."
 )
 _SILENT = "Stepping through episodes needs JavaScript, which is off here; tables and curves do not."
+_UNRECORDED = "No episodes are recorded yet."
 _BEST = ("rlft", "sft", "remote", "base")
 """Policies by preference for the one that is shown first."""
+
+
+@dataclass
+class Live:
+    """What is different in a page that follows its runs: a server has the episodes, and says when there is more."""
+
+    title: str
+    version: str
+    """Name of this state of the page."""
+    unread: Sequence[tuple[str, str]] = ()
+    """Names of the runs that cannot be read, and the reasons."""
+    written: Mapping[str, float] = field(default_factory=dict)
+    """By run, when one of its files was written last, in seconds since 1970."""
+    sources: dict[str, Source] = field(default_factory=dict)
+    """The sources of the page by their keys in its index; filled in by ``report_page``."""
 
 
 def write_report(runs: Sequence[RunData], out: Path) -> Path:
@@ -72,24 +92,35 @@ def write_report(runs: Sequence[RunData], out: Path) -> Path:
     return out
 
 
-def report_page(runs: Sequence[RunData]) -> str:
+def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
     """Return the page; equal runs give an equal page.
 
     Its content security policy adds to the escaping: a browser runs our own scripts only, whatever the page holds.
+
+    Args:
+        runs: the runs; at least one unless it is live.
+        live: makes it a page that follows the runs; absent, it is one that needs nothing beside it.
+
     """
     drawn = curves(runs)
     words = verdict(runs) or [_UNTOLD]
     lead = '<p class="lead">' if len(group_runs(runs)) == 1 else "<p>"
+    scripts = ["curves.js", "viewer.js", *(["live.js"] if live else [])]
     return Template(asset("page.html")).substitute(
-        title=escaped(", ".join(run.name for run in runs), 200),
-        hashes=" ".join(map(_hash, ("curves.js", "viewer.js"))),
+        version=f' data-version="{escaped(live.version)}"' if live else "",
+        title=escaped(live.title if live else ", ".join(run.name for run in runs), 200),
+        hashes=" ".join(map(_hash, scripts)),
+        server="connect-src 'self';" if live else "",
         style=asset("style.css"),
+        link='<p id="link" class="late" role="status" hidden></p>' if live else "",
+        progress=_progress(runs, live),
         verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
         table=_table(runs),
-        curves=f'{drawn}<p class="note">{_KEY}</p>{_script("curves.js")}' if drawn else _UNTRAINED,
-        viewer=_viewer(runs, read_sources(runs)),
+        curves=f'{drawn}<p class="note">{_KEY}</p>' if drawn else _UNTRAINED,
+        viewer=_live_viewer(runs, live) if live else _viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
+        scripts="\n".join(map(_script, scripts)),
     )
 
 
@@ -100,6 +131,28 @@ def _hash(name: str) -> str:
 
 def _script(name: str) -> str:
     return f"<script>{asset(name)}</script>"
+
+
+def _progress(runs: Sequence[RunData], live: Live | None) -> str:
+    """Return how far the runs are, where several are followed or one is not done; else empty."""
+    going = any(run.times and not progress(run).finished for run in runs)
+    unread = live.unread if live else ()
+    if not runs and not unread:
+        return f"<h2>Progress</h2><p>No run has begun in {escaped(live.title)} yet.</p>" if live else ""
+    if not (going or unread or (live and len(runs) > 1)):
+        return ""
+    written = live.written if live else {}
+    heads = (*PROGRESS, "last written") if live else PROGRESS
+    rows = [[*map(escaped, row), *([_age(written.get(row[0]))] if live else [])] for row in progress_rows(runs, unread)]
+    return f"<h2>Progress</h2>{table('Progress', heads, rows, words=3)}"
+
+
+def _age(written: float | None) -> str:
+    """Return an element in which the page counts how long ago that was."""
+    if written is None:
+        return ""
+    shown = datetime.fromtimestamp(written, UTC)
+    return f'<time datetime="{shown:%Y-%m-%dT%H:%M:%SZ}">{shown:%H:%M:%S} UTC</time>'
 
 
 def _table(runs: Sequence[RunData]) -> str:
@@ -153,20 +206,36 @@ def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
 
 def _viewer(runs: Sequence[RunData], sources: Sources) -> str:
     """Return the viewer with its episodes, and sentences about those that are missing."""
-    missing = "".join(f'<p class="note">{escaped(sentence)}</p>' for sentence in sources.missing)
     if not sources.found:
-        return f'<p class="note">No episodes are recorded yet.</p>{missing}'
+        return f'<div id="missing"><p class="note">{_UNRECORDED}</p>{_missing(sources)}</div>'
     blocks = "".join(
         f'<script type="text/plain" id="source-{number}">{source.block}</script>\n'
         for number, source in enumerate(sources.found)
     )
-    index = f'<script type="application/json" id="index">{_index(runs, sources)}</script>'
     pictures = f'<script type="application/json" id="pictures">{json.dumps(sources.pictures)}</script>'
+    return f"{_frame(runs, sources)}{blocks}{pictures}"
+
+
+def _live_viewer(runs: Sequence[RunData], live: Live) -> str:
+    """Return the viewer without its episodes, which a server has."""
+    each = [find_sources(number, run) for number, run in enumerate(runs)]
+    found = tuple(source for of_run in each for source in of_run.found)
+    live.sources.update((excerpt(source.key, 400), source) for source in found)
+    return _frame(runs, Sources(found, tuple(said for of_run in each for said in of_run.missing)), live=True)
+
+
+def _frame(runs: Sequence[RunData], sources: Sources, *, live: bool = False) -> str:
+    index = f'<script type="application/json" id="index">{_index(runs, sources, live=live)}</script>'
     silent = f'<noscript><p class="note">{_SILENT}</p></noscript>'
-    return f"{asset('viewer.html')}{silent}{missing}{blocks}{pictures}{index}{_script('viewer.js')}"
+    none = "" if sources.found else f'<p class="note">{_UNRECORDED}</p>'
+    return f'{asset("viewer.html")}{silent}<div id="missing">{none}{_missing(sources)}</div>{index}'
 
 
-def _index(runs: Sequence[RunData], sources: Sources) -> str:
+def _missing(sources: Sources) -> str:
+    return "".join(f'<p class="note">{escaped(sentence)}</p>' for sentence in sources.missing)
+
+
+def _index(runs: Sequence[RunData], sources: Sources, *, live: bool) -> str:
     """Return the index of runs and sources, as JSON that cannot end its element."""
     of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
     value = {
@@ -178,6 +247,7 @@ def _index(runs: Sequence[RunData], sources: Sources) -> str:
                 "label": excerpt(source.label, 200),
                 "training": not source.policy,
                 "episodes": source.episodes,
+                "version": source.version if live else "",
             }
             for source in sources.found
         ],

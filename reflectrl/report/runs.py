@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -71,9 +71,9 @@ class Calls:
     """Cost in USD; ``None`` without a price in the recipe, but 0 for a server on the user's machine or its network."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunData:
-    """One run folder; a part whose stage has not run yet is empty."""
+    """One run folder, as it was when it was read; a part whose stage has not run yet is empty."""
 
     name: str
     """Name of the run folder; the path as given where several runs have that name."""
@@ -134,11 +134,17 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     times = Counter(folder.name for folder in folders)
     runs = []
     for folder, path in folders.items():
-        runs.append(_read_run(folder, folder.name if times[folder.name] == 1 else str(path)))
+        runs.append(read_run(folder, folder.name if times[folder.name] == 1 else str(path)))
     return runs
 
 
-def _read_run(path: Path, name: str) -> RunData:
+def read_run(path: Path, name: str) -> RunData:
+    """Read one run folder, also while its stages write; ``name`` is what it is called.
+
+    Raises:
+        InvalidInput: it is not a run folder or holds a damaged file, or results of another policy.
+
+    """
     ledger = Ledger(path)
     if not (given := ledger.recipe()).exists():
         raise InvalidInput(
@@ -150,10 +156,8 @@ def _read_run(path: Path, name: str) -> RunData:
             f"{path}: {' and '.join(others)} changed since the evaluation; run `reflectrl eval` for this run, which "
             "evaluates it again."
         )
-    results, metrics, throughput, ratings, trials = (
-        ledger.verify(file) if (path / file).is_file() else None
-        for file in (RESULTS, METRICS, THROUGHPUT, RATINGS, TRIALS)
-    )
+    results, trials = (ledger.verify(file) if (path / file).is_file() else None for file in (RESULTS, TRIALS))
+    metrics, throughput, ratings = (_lines(ledger, path, file) for file in (METRICS, THROUGHPUT, RATINGS))
     values = _values(recipe)
     rlft, endpoints = section_at(values, "rlft"), endpoints_of(values)
     return RunData(
@@ -161,8 +165,8 @@ def _read_run(path: Path, name: str) -> RunData:
         path,
         recipe,
         tuple(read_results(results)) if results else (),
-        _read_iterations(metrics, Iteration) if metrics else (),
-        _read_iterations(throughput, Throughput) if throughput else (),
+        _read_iterations(metrics, Iteration),
+        _read_iterations(throughput, Throughput),
         settings=dotted(values),
         episodes=int(_number(rlft, "episodes")),
         gamma=_number(rlft, "gamma", RLFTSettings.gamma),
@@ -171,16 +175,21 @@ def _read_run(path: Path, name: str) -> RunData:
         origin=read_origin(path),
         times=_stage_times(ledger.stages),
         calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
-        ratings=tuple(decode(Ratings, value, where) for where, value in read_jsonl(ratings)) if ratings else (),
+        ratings=tuple(decode(Ratings, value, where) for where, value in ratings),
         trials=tuple(read_trials(trials)) if trials else (),
         sft={player: checks for player in ("reflector", "policy") if (checks := _checks(ledger, path, player))},
         validated=read_validated(path / POLICY),
     )
 
 
+def _lines(ledger: Ledger, path: Path, file: str) -> Iterable[tuple[str, object]]:
+    """Return the lines of a file that grows; a stage that is not done may be writing the last one."""
+    unfinished = file not in ledger.made
+    return read_jsonl(ledger.verify(file), skip_unfinished=unfinished) if (path / file).is_file() else ()
+
+
 def _checks(ledger: Ledger, path: Path, player: str) -> tuple[SFTProgress, ...]:
-    file = sft_training_file(player)
-    lines = read_jsonl(ledger.verify(file)) if (path / file).is_file() else ()
+    lines = _lines(ledger, path, sft_training_file(player))
     return tuple(decode(SFTProgress, value, where) for where, value in lines)
 
 
@@ -193,9 +202,9 @@ def _values(recipe: str) -> Mapping[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _read_iterations(path: Path, kind: type[T]) -> tuple[T, ...]:
+def _read_iterations(lines: Iterable[tuple[str, object]], kind: type[T]) -> tuple[T, ...]:
     records = []
-    for where, value in read_jsonl(path):
+    for where, value in lines:
         record = decode(kind, value, where)
         if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
             raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")

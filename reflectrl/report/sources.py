@@ -216,6 +216,12 @@ class Source:
     block: str = ""
     """Packed episodes; empty before they are read."""
 
+    @property
+    def version(self) -> str:
+        """Name of the state of its files, of which none changes but the last one is followed by others."""
+        last = self.folder / self.files[-1]
+        return f"{len(self.files)}-{last.stem}-{last.stat().st_mtime_ns}" if last.is_file() else ""
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -265,7 +271,7 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
 
 
 def find_sources(number: int, run: RunData, limits: PageLimits = LIMITS) -> Sources:
-    """Return the sources of the ``number``-th run without their episodes, and sentences about those that are missing."""
+    """Return the sources of the ``number``-th run, not read yet, and sentences about those that are missing."""
     missing: list[str] = []
     found = [*_evaluated(number, run, missing), *_trained(number, run, limits.training, missing)]
     return Sources(tuple(found), tuple(missing))

@@ -154,7 +154,13 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: in
     Equal cells one under the other in the first column are drawn once.
     """
     console = plain_console()
-    drawn = console.is_terminal
+    console.print(rows_table(heads, rows, words=words, bold=bold, drawn=console.is_terminal))
+
+
+def rows_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, bold: Sequence[bool] = (), drawn: bool
+) -> Table:
+    """Return the table of ``print_rows``; ``drawn`` says whether with lines, as on a terminal."""
     table = Table(box=box.SIMPLE_HEAD if drawn else None, padding=(0, 0 if drawn else 1), pad_edge=False)
     for number, name in enumerate(heads):
         head = name.replace(" ", "\n", 1) if drawn else name
@@ -164,7 +170,7 @@ def print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: in
         first = "" if drawn and row[0] == above else row[0]
         table.add_row(*map(visible, (first, *row[1:])), style="bold" if strong else None)
         above = row[0]
-    console.print(table)
+    return table
 
 
 def print_line(sentence: str) -> None:

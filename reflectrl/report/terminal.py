@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from itertools import zip_longest
 from pathlib import Path
 
 from rich import box
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.ledger import Ledger
 from reflectrl.core.run_files import run_folders
-from reflectrl.core.text import first_line, visible, visible_line
-from reflectrl.report.runs import RunData, read_runs
-from reflectrl.report.series import steady_success
-from reflectrl.report.tables import plain_console, print_rows
+from reflectrl.core.text import visible, visible_line
+from reflectrl.report.follow import FollowedRuns
+from reflectrl.report.progress import HEADS, progress_rows
+from reflectrl.report.runs import RunData
+from reflectrl.report.tables import plain_console, print_rows, rows_table
 from reflectrl.report.verdict import judged_row
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
@@ -92,7 +96,8 @@ def _steps(episode: Trajectory) -> Iterator[Text]:
         yield Text(f"and {len(episode.turns) - MAX_STEPS} more")
 
 
-HEADS = ("run", "stage", "success now", "best", "evaluated", "minutes")
+WATCHED_S = 2.0
+"""Seconds between two looks at the runs that the terminal follows."""
 
 
 def print_runs(folder: Path) -> None:
@@ -102,34 +107,29 @@ def print_runs(folder: Path) -> None:
         InvalidInput: there is no run folder.
 
     """
-    found = run_folders(folder)
-    if not found:
+    if not run_folders(folder):
         raise InvalidInput(f"{folder} holds no run folder; expected a folder in which `reflectrl run` has made some.")
-    print_rows(HEADS, [_run_cells(path) for path in found], words=2)
+    followed = FollowedRuns([folder])
+    followed.look()
+    print_rows(HEADS, progress_rows(followed.runs, followed.unread), words=3)
 
 
-def _run_cells(path: Path) -> tuple[str, ...]:
-    try:
-        [run] = read_runs([path])
-    except InvalidInput as error:
-        return (path.name, f"cannot be read: {first_line(error, 80)}", "", "", "", "")
-    means = [mean for _, mean in steady_success(run)] if run.points else []
-    evaluated = judged_row(run, "rlft") or next((row for row in run.own_rows if row.policy == "rlft"), None)
-    return (
-        run.name,
-        _stage(run),
-        f"{means[-1]:.0%}" if means else "",
-        f"{max(means):.0%}" if means else "",
-        f"{evaluated.metrics.success:.0%}" if evaluated else "",
-        f"{sum(time.wall_seconds for time in run.times) / 60:.1f}",
-    )
+def watch_runs(folder: Path) -> None:
+    """Show the lines of ``print_runs`` until SIGINT, also of runs that begin later; a new table whenever they change.
 
+    Raises:
+        InvalidInput: there is no such folder.
 
-def _stage(run: RunData) -> str:
-    """Return the last stage that is done, or the one that was begun, with its iterations."""
-    if not run.times:
-        return "new"
-    last = run.times[-1]
-    if last.done:
-        return f"{last.name} done"
-    return f"{last.name}, {len(run.points)} iterations" if last.name == "rlft" else last.name
+    """
+    followed, console = FollowedRuns([folder]), plain_console()
+    drawn = console.is_terminal
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) if drawn else nullcontext() as live:
+        while True:
+            if followed.look():
+                rows = progress_rows(followed.runs, followed.unread)
+                table = rows_table(HEADS, rows, words=3, drawn=drawn)
+                if live:
+                    live.update(table, refresh=True)
+                else:
+                    console.print(table)
+            time.sleep(WATCHED_S)

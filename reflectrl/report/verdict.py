@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
-from reflectrl.report.causes import causes, what_words_do
+from reflectrl.report.causes import Cause, causes, what_words_do
 from reflectrl.report.compare import Rows, group_runs, repeats
 from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_gain, tell_way, tell_worst
 from reflectrl.report.runs import RunData
@@ -128,9 +129,20 @@ def _why(group: Sequence[RunData], name: str) -> Iterator[str]:
     judged = [(run, row) for run in group if (row := judged_row(run, "rlft"))]
     run, _ = min(judged, key=lambda pair: pair[1].metrics.success)
     of = f"{name}{run.name}: " if len(group) > 1 else name
-    rows = {policy: row for policy in ("rlft", "random", "expert") if (row := judged_row(run, policy))}
-    for cause in causes(run, rows):
+    for cause in _causes(run):
         yield f"{of}Why: {cause.why}. Try: {cause.remedy}."
+
+
+@lru_cache(maxsize=256)  # they are in the episodes, which a page that follows runs reads again only if they changed
+def _causes(run: RunData) -> tuple[Cause, ...]:
+    rows = {policy: row for policy in ("rlft", "random", "expert") if (row := judged_row(run, policy))}
+    return tuple(causes(run, rows))
+
+
+@lru_cache(maxsize=256)  # likewise
+def _what_words_do(run: RunData) -> str:
+    row = judged_row(run, "rlft")
+    return what_words_do(run, row) if row else ""
 
 
 def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list[str], set[str]]:
@@ -153,8 +165,7 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
         if others:
             worth = reflecting.minus(over_runs(others))
             sentences.append(start + _worth(worth, f"{reflecting} trained with them, {over_runs(others)} without any"))
-            row = judged_row(group[0], "rlft")
-            if worth.low > 0 and row and (why := what_words_do(group[0], row)):
+            if worth.low > 0 and (why := _what_words_do(group[0])):
                 sentences.append(start + why)
                 explained |= set(twins)
         elif blank := _estimates(group, "rlft", "blank"):

@@ -1,4 +1,4 @@
-// The trajectory viewer of a report. It reads the data blocks of its page (see packing.py) and nothing else, and shows
+// The trajectory viewer of a report. It reads the data blocks of its page (see sources.py), or asks its server for them, and shows
 // every text through textContent: no text becomes markup.
 "use strict";
 
@@ -9,24 +9,34 @@ const MARKS = ["✓", "✗", "◷"];
 const DIFFER = "differ";
 
 const at = (id) => document.getElementById(id);
-const index = JSON.parse(at("index").textContent);
-const pictures = JSON.parse(at("pictures").textContent); // base64 of PNG files
-const loaded = new Map(); // number of a source -> promise of its episodes
+let index = JSON.parse(at("index")?.textContent ?? "null"); // of runs and sources; null in a page without a viewer
+const loaded = new Map(); // key and version of a source -> promise of its episodes
 
 // What is shown; everything on the page follows from it.
-const state = { source: index.first, beside: -1, outcome: "", task: "", iteration: "", episode: 0, step: 0 };
+const state = { source: 0, beside: -1, outcome: "", order: "", task: "", iteration: "", episode: -1, step: 0 };
 let mine = null; // episodes of the source
 let theirs = null; // of the one beside it
 let found = []; // numbers of the episodes that pass the filters
 
 // ---- data ---------------------------------------------------------------------------------------------------------
 
+// The packed episodes of a source and its pictures, base64 of PNG files: from the page, or from a server.
+async function packed(number) {
+  const { key, version } = index.sources[number];
+  if (!version)
+    return { block: at(`source-${number}`).textContent, pictures: JSON.parse(at("pictures").textContent) };
+  const reply = await fetch(`episodes?of=${encodeURIComponent(key)}`);
+  if (!reply.ok) throw new Error(await reply.text());
+  return reply.json();
+}
+
 async function unpack(number) {
-  const packed = atob(at(`source-${number}`).textContent);
-  const bytes = new Uint8Array(packed.length);
-  for (let place = 0; place < packed.length; place += 1) bytes[place] = packed.charCodeAt(place);
+  const { block, pictures } = await packed(number);
+  const plainly = atob(block);
+  const bytes = new Uint8Array(plainly.length);
+  for (let place = 0; place < plainly.length; place += 1) bytes[place] = plainly.charCodeAt(place);
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return unfold(JSON.parse(await new Response(plain).text()));
+  return { ...unfold(JSON.parse(await new Response(plain).text())), pictures };
 }
 
 function unfold({ texts, menus, episodes }) {
@@ -45,8 +55,11 @@ function unfold({ texts, menus, episodes }) {
 
 function load(number) {
   if (number < 0) return Promise.resolve(null);
-  if (!loaded.has(number)) loaded.set(number, unpack(number));
-  return loaded.get(number);
+  const { key, version } = index.sources[number];
+  const name = `${version} ${key}`;
+  if (!loaded.has(name)) loaded.set(name, unpack(number));
+  loaded.get(name).catch(() => version && loaded.delete(name)); // it is asked for again
+  return loaded.get(name);
 }
 
 function step(data, episode, place) {
@@ -160,7 +173,7 @@ function drawMenu(now) {
 }
 
 // The state as it was shown: pictures, text or both.
-function drawState(now) {
+function drawState(now, pictures) {
   const parts = now.images.map((number, place) => {
     if (number < 0) return make("p", "note", "This picture is left out of the page.");
     const picture = make("img", "picture");
@@ -246,7 +259,7 @@ function drawEpisode(number, data, episode) {
     make("h4", "", `Step ${place + 1} of ${count}`, illegal, over),
     drawNumbers(now, returns[place], columns),
     make("div", "step",
-      drawState(now),
+      drawState(now, data.pictures),
       make("div", "", ...said, make("h5", "", actions), drawMenu(now))),
     make("h5", "", about.join("; ")),
     drawTable(data, episode, returns, place, columns),
@@ -314,9 +327,21 @@ function choose(place) {
   go(0);
 }
 
+const ORDERS = {
+  failed: ["failures first", (a, b) => (a.outcome === 0) - (b.outcome === 0)],
+  newest: ["newest first", (a, b) => b.iteration - a.iteration],
+  recorded: ["as recorded", () => 0],
+  low: ["lowest return", (a, b) => a.total - b.total],
+  high: ["highest return", (a, b) => b.total - a.total],
+  short: ["fewest steps", (a, b) => a.steps.length - b.steps.length],
+  long: ["most steps", (a, b) => b.steps.length - a.steps.length],
+};
+const usual = () => (index.sources[state.source].training ? "newest" : "failed");
+
 // Read the form, and keep the episode where it still fits.
 function filter() {
-  found = mine.episodes.filter(matches).map((episode) => episode.number);
+  const [, compare] = ORDERS[state.order || usual()];
+  found = mine.episodes.filter(matches).sort(compare).map((episode) => episode.number);
   if (found.length && !found.includes(state.episode)) Object.assign(state, { episode: found[0], step: 0 });
   const all = mine.episodes.length;
   const part = found.length === all ? "" : `${found.length.toLocaleString("en")} of `;
@@ -337,12 +362,13 @@ async function open() {
     [mine, theirs] = both;
   } catch (error) {
     [mine, found] = [null, []];
-    const why = `These episodes cannot be unpacked (${error.message}); a newer browser may do it.`;
+    const cure = index.sources[source].version ? "" : "; a newer browser may do it";
+    const why = `These episodes cannot be unpacked (${error.message})${cure}.`;
     at("count").textContent = "";
     at("episodes").replaceChildren(make("p", "note", why));
     return drawList();
   }
-  if (state.episode >= mine.episodes.length) state.episode = 0;
+  if (state.episode >= mine.episodes.length) state.episode = -1; // the first of the list
   fillForm();
   filter();
 }
@@ -355,7 +381,11 @@ function fillForm() {
   const outcomes = [["", "any"], ...OUTCOMES.map((name) => [name, name])];
   if (theirs) outcomes.push([DIFFER, "success of one only"]);
   at("outcome").replaceChildren(...outcomes.map(([value, name]) => new Option(name, value)));
+  const orders = Object.entries(ORDERS).filter(([name]) => training || name !== "newest");
+  at("order").replaceChildren(...orders.map(([value, [name]]) => new Option(name, value)));
   for (const name of ["source", "beside", "outcome", "task", "iteration"]) at(name).value = String(state[name]);
+  if (state.order === usual() || (!training && state.order === "newest")) state.order = "";
+  at("order").value = state.order || usual();
 }
 
 function fillSources(select) {
@@ -363,7 +393,8 @@ function fillSources(select) {
     const group = make("optgroup");
     group.label = run.name;
     index.sources.forEach((source, place) => {
-      const words = `${source.label} (${source.episodes.toLocaleString("en")})`;
+      const count = source.episodes === null ? "" : ` (${source.episodes.toLocaleString("en")})`;
+      const words = source.label + count;
       if (source.run === number) group.append(new Option(words, place));
     });
     if (group.children.length) select.append(group);
@@ -381,7 +412,7 @@ function remember() {
 function address() {
   const given = new URLSearchParams({ of: index.sources[state.source].key });
   if (state.beside >= 0) given.set("beside", index.sources[state.beside].key);
-  for (const name of ["outcome", "task", "iteration"]) if (state[name] !== "") given.set(name, state[name]);
+  for (const name of ["outcome", "order", "task", "iteration"]) if (state[name] !== "") given.set(name, state[name]);
   given.set("episode", state.episode);
   given.set("step", state.step + 1);
   return given.toString();
@@ -399,9 +430,10 @@ function recall() {
   state.source = place(given.get("of"), index.first);
   state.beside = place(given.get("beside"), -1);
   state.outcome = [...OUTCOMES, DIFFER].includes(given.get("outcome")) ? given.get("outcome") : "";
+  state.order = given.get("order") in ORDERS ? given.get("order") : "";
   state.task = given.get("task") ?? "";
   state.iteration = /^\d+$/.test(given.get("iteration") ?? "") ? given.get("iteration") : "";
-  Object.assign(state, { episode: whole("episode"), step: Math.max(0, whole("step") - 1) });
+  Object.assign(state, { episode: given.has("episode") ? whole("episode") : -1, step: Math.max(0, whole("step") - 1) });
   return true;
 }
 
@@ -424,6 +456,7 @@ function onKey(event) {
     if (event.key === "Escape") at("viewer").focus();
     return;
   }
+  if (!mine) return;
   if (event.key === "/") at("task").focus();
   else if (event.key === "?") at("help").showModal();
   else if (KEYS[event.key] && at("viewer").contains(event.target)) KEYS[event.key]();
@@ -434,27 +467,58 @@ function onKey(event) {
 function onChoice(event) {
   const { id, value } = event.target;
   state[id] = id === "source" || id === "beside" ? Number(value) : value;
-  if (id === "source") Object.assign(state, { episode: 0, step: 0 });
+  if (id === "source" || id === "order") Object.assign(state, { episode: -1, step: 0 });
   if (id === "source" || id === "beside") open();
   else if (mine) filter();
 }
 
+function fillChoices() {
+  at("source").replaceChildren();
+  at("beside").replaceChildren(new Option("nothing", -1));
+  for (const id of ["source", "beside"]) fillSources(at(id));
+}
+
+// Take up another index of a page that follows its runs: what is shown stays, where it still exists.
+async function takeUp(fresh) {
+  const [before, known, shown] = [index, state, mine?.episodes[state.episode]];
+  const key = (number) => before.sources[number]?.key;
+  const place = (wanted, otherwise) => {
+    const number = fresh.sources.findIndex((source) => source.key === wanted);
+    return number < 0 ? otherwise : number;
+  };
+  const version = (of, number) => `${of.sources[number]?.version} ${of.sources[number]?.key}`;
+  const seen = [version(before, known.source), version(before, known.beside)];
+  [state.source, state.beside] = [place(key(state.source), fresh.first), place(key(state.beside), -1)];
+  index = fresh;
+  const now = new Set(index.sources.map((_, number) => version(index, number)));
+  for (const name of loaded.keys()) if (!now.has(name)) loaded.delete(name);
+  at("viewer").hidden = !index.sources.length;
+  if (!index.sources.length) return;
+  fillChoices();
+  if (seen[0] === version(index, state.source) && seen[1] === version(index, state.beside)) return fillForm();
+  const data = await load(state.source).catch(() => null);
+  const same = (one) => one.name === shown.name && one.iteration === shown.iteration && one.seed === shown.seed
+    && one.repetition === shown.repetition;
+  if (shown && data) state.episode = data.episodes.findIndex(same); // files between those that are here may have gone
+  await open();
+}
+
 function start() {
-  fillSources(at("source"));
-  at("beside").append(new Option("nothing", -1));
-  fillSources(at("beside"));
+  fillChoices();
   at("filters").addEventListener("input", onChoice);
   at("filters").addEventListener("submit", (event) => event.preventDefault());
   at("help-button").addEventListener("click", () => at("help").showModal());
   for (const [id, key] of Object.entries({ first: "Home", back: "ArrowLeft", forward: "ArrowRight", last: "End" }))
     at(id).addEventListener("click", KEYS[key]);
   at("slider").addEventListener("input", (event) => go(event.target.valueAsNumber - 1));
-  at("list").addEventListener("scroll", drawList);
+  at("list").addEventListener("scroll", () => mine && drawList());
   document.addEventListener("keydown", onKey);
   window.addEventListener("hashchange", () => recall() && open());
+  if (!index.sources.length) return;
+  state.source = index.first;
   at("viewer").hidden = false;
   const linked = recall();
   open().then(() => linked && (at("viewer").focus({ preventScroll: true }), at("viewer").scrollIntoView()));
 }
 
-start();
+if (index) start();

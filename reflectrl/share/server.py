@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import NO_MENU, InvalidInput, Observation, WorkFailed
+from reflectrl.core.addresses import listen
 from reflectrl.core.errors import ModelFailed
 from reflectrl.core.origin import VERSION
 from reflectrl.core.run_files import POLICIES
@@ -217,27 +218,6 @@ def load_served_agent(
     who = f"{run.resolve().name} ({which})"
     # menus in the order given, also for an agent trained on shuffled ones: to it, all orders are the same
     return replace(agent, who=who, layout=replace(agent.layout, shuffle=False))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that accepts connections.
-
-    Raises:
-        InvalidInput: the address cannot be used.
-
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=128)
-    except (OSError, UnicodeError) as error:  # a name with an empty or too long part
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(
-            f"the server cannot listen on {host} port {port} ({why}); choose another --host or --port, such as "
-            "--port 0 for any free one."
-        ) from error
-    # inherited by connections; without it, the body of a reply waits 40 ms for the acknowledgement of its headers
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 def make_app(

@@ -156,13 +156,16 @@ def test_the_page_is_well_formed_stands_alone_and_allows_its_own_scripts(run):
 def test_the_page_says_what_training_went_through_and_took(tmp_path):
     line = [*(iteration(number) for number in range(6)), *(iteration(number, stage="full") for number in range(6, 8))]
     path = make_run(tmp_path / "nano", metrics=line)
-    (path / "recipe.yaml").write_text("rlft: {episodes: 8, gamma: 0.9}", encoding="utf-8")
+    (path / "recipe.yaml").write_text(
+        "rlft: {episodes: 8, gamma: 0.9, stages: [{iterations: 5}, {iterations: 7}]}", encoding="utf-8"
+    )
     done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
     write_ledger(path, sft=done, rlft={"done": False, "inputs": {}}, x=1)
     page = page_of(path)
     low, high = (round(100 * end) for end in wilson_interval(0.5, 2 * 8))
     stages = ["main", "50% [35, 65]", "6", "0 to 5", "full", f"50% [{low}, {high}]", "2", "6 to 7"]
-    assert cells(page) == [*stages, "sft", "1,234.6", "99.0", "rlft", "not done", ""]
+    going = ["nano", "rlft", "8 of 12 iterations", "0.0", "50%", "50%", "", "20.6", ""]
+    assert cells(page) == [*going, *stages, "sft", "1,234.6", "99.0", "rlft", "not done", ""]
     assert "Training: 8 iterations, 80 environment steps, 4 s, reflection cache hit rate 90%." in page
 
 

@@ -109,7 +109,7 @@ def test_of_several_splits_the_test_is_judged_and_named(tmp_path: Path) -> None:
     rows = [row for split in ("validation", "test") for row in read_results(tmp_path / split / "eval.jsonl")]
     write_results(both / "eval.jsonl", rows)
     assert judge(both)[0] == "RLFT lowered success on split test from 50 % [40, 60] to 30 % [22, 40]."
-    assert re.search(r"^run .* 30% +0\.0$", reflectrl("runs", tmp_path).out, re.MULTILINE)
+    assert re.search(r"^run .* 30% +0\.0 *$", reflectrl("runs", tmp_path).out, re.MULTILINE)
 
 
 def test_a_training_that_still_runs_is_not_judged_by_its_last_iterations(tmp_path: Path) -> None:

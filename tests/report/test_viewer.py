@@ -102,6 +102,8 @@ def seen(page):
 def test_it_opens_with_the_trained_policy_and_filters(opened, report):
     page = opened(report)
     assert page.locator("#source option:checked").inner_text() == "rlft, sampled, reflections by local (4)"
+    lists(page, ["west", "north", "south", "east"])
+    page.select_option("#order", "recorded")
     lists(page, ["north", "south", "east", "west"])
     assert page.locator(".whose").inner_text() == "one: rlft, sampled, reflections by local"
     assert seen(page) == ["Room 1."]
@@ -122,11 +124,31 @@ def test_it_opens_with_the_trained_policy_and_filters(opened, report):
     assert not page.locator("#iteration").is_visible()
     page.select_option("#outcome", "")
     page.select_option("#source", label="training (6)")
+    page.select_option("#order", "newest")
+    lists(page, ["walk-2", "walk-2", "walk-1", "walk-1", "walk-0", "walk-0"])
+    page.select_option("#order", "failed")
     lists(page, ["walk-0", "walk-0", "walk-1", "walk-1", "walk-2", "walk-2"])
     assert page.locator(".numbers dt").all_inner_texts() == ["reward", "reward-to-go"]  # none recorded for iteration 0
     page.fill("#iteration", "1")
     lists(page, ["walk-1", "walk-1"])
     assert page.locator(".numbers dd").all_inner_texts() == ["+1.00", "+1.00", "+0.75"]  # the last is the advantage
+
+
+@pytest.mark.slow
+def test_episodes_are_sorted_by_outcome_return_and_length(opened, report):
+    page = opened(report)
+    for order, tasks in {
+        "failed": ["west", "north", "south", "east"],
+        "low": ["west", "south", "north", "east"],
+        "high": ["north", "east", "south", "west"],
+        "long": ["south", "north", "east", "west"],
+        "short": ["north", "east", "west", "south"],
+    }.items():
+        page.select_option("#order", order)
+        lists(page, tasks)
+        assert page.locator(".episode h3").inner_text() == tasks[0]
+    page.wait_for_url(lambda url: "order=short" in url)
+    lists(opened(report, page.evaluate("location.hash")), ["north", "east", "west", "south"])
 
 
 # ---- stepping --------------------------------------------------------------------------------------------------------
@@ -176,7 +198,7 @@ def test_pictures_of_a_state_are_drawn(opened, tmp_path):
 
 @pytest.mark.slow
 def test_keys_buttons_slider_and_table_step_and_keys_typed_elsewhere_do_not(opened, report):
-    page = opened(report, address(SFT, episode=1))
+    page = opened(report, address(SFT, episode=1, order="recorded"))
     shown = [seen(page)]
     for key in ("ArrowRight", "l", "ArrowLeft", "End", "h", "Home", "ArrowLeft"):
         page.keyboard.press(key)
@@ -274,7 +296,7 @@ def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened,
     inside = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe <img src=x onerror=alert(1)>"
     for place in (".row .name", ".episode h3", ".episode pre", "blockquote", ".menu .chosen span:first-child"):
         assert inside in page.locator(place).first.text_content()
-    assert page.locator("img, main b:not([style]), :not(section) > script").count() == 0
+    assert page.locator("img, main b:not([style]), :not(section, body) > script").count() == 0
     assert page.locator("#runs details").count() == 1  # the text has not closed the elements around it
     changed = report.read_text(encoding="utf-8").replace("<main>", "<main><script>document.title = 'obeyed'</script>")
     (tmp_path / "changed.html").write_text(changed, encoding="utf-8")
@@ -305,7 +327,7 @@ def test_a_damaged_block_is_a_sentence(opened, report, tmp_path):
     page.keyboard.press("j")
     page.select_option("#source", "1")
     page.wait_for_selector(".row")
-    lists(page, ["north", "south", "east", "west"])
+    lists(page, ["west", "north", "south", "east"])
 
 
 @pytest.mark.slow

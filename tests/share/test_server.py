@@ -27,6 +27,7 @@ from trained_runs import TrainedRuns
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, WorkFailed
+from reflectrl.core.addresses import listen
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.envs.number_line import NumberLine
@@ -36,7 +37,7 @@ from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
 from reflectrl.share import Bounds
 from reflectrl.share.export import export_run
-from reflectrl.share.server import listen, load_served_agent, serve
+from reflectrl.share.server import load_served_agent, serve
 
 pytestmark = pytest.mark.slow
 
