@@ -5,10 +5,12 @@ Drawn by hand because a report needs no package that is not installed with the l
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from reflectrl.core.metric import Metric, metrics_of
@@ -48,9 +50,13 @@ class Axes:
     high: float
     fraction: bool = False
     """True if the values are fractions, whose labels are in per cent."""
+    unit: str = "iteration"
+    """What the horizontal axis counts."""
 
     @classmethod
-    def around(cls, iterations: Sequence[int], values: Sequence[float], metric: Metric) -> Axes:
+    def around(
+        cls, iterations: Sequence[int], values: Sequence[float], metric: Metric, unit: str = "iteration"
+    ) -> Axes:
         """Return axes on which the values lie; a constant has 0 on its axis, because it has no other scale."""
         low, high = (0.0, 1.0) if metric.fraction else (min(values), max(values))
         size = max(-low, high, 0.0)
@@ -59,7 +65,7 @@ class Axes:
                 low, high = 0.0 if metric.low == 0 else -1.0, 1.0
             else:
                 low, high = (0.0, 2 * size) if high > 0 else (-2 * size, 0.0)
-        return cls(min(iterations), max(max(iterations), min(iterations) + 1), low, high, metric.fraction)
+        return cls(min(iterations), max(max(iterations), min(iterations) + 1), low, high, metric.fraction, unit)
 
     @cached_property
     def labels(self) -> list[tuple[float, str]]:
@@ -89,9 +95,21 @@ class Axes:
         for value, label in _labelled(self.first, self.last):
             if value.is_integer():
                 middle = min(self.x(value), WIDTH - text_width(label) / 2)
-                drawn.append(f'<text x="{middle:.1f}" y="{BOTTOM + 15}" text-anchor="middle">{label}</text>')
-        drawn.append(f'<text x="{RIGHT}" y="{HEIGHT - 6}" text-anchor="end">iteration</text>')
+                drawn.append(
+                    f'<text class="tick" x="{middle:.1f}" y="{BOTTOM + 15}" text-anchor="middle">{label}</text>'
+                )
+        drawn.append(f'<text class="unit" x="{RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{self.unit}</text>')
         return "".join(drawn)
+
+    def figure(self, title: str, inside: str) -> str:
+        """Return the figure; curves.js reads values off it, and draws it over another horizontal axis."""
+        scale = f"{self.first:g} {self.last:g} {self.low!r} {self.high!r} {self.left:.1f}"
+        kind = ' data-fraction=""' if self.fraction else ""
+        return (
+            f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+            f'aria-label="{title} by {self.unit}" data-scale="{scale}"{kind}>'
+            f"{inside}</svg></figure>"
+        )
 
     def stage(self, iteration: int, name: str, following: int | None) -> str:
         """Return the mark of the beginning of a stage, as SVG, with as much of its name as there is room for.
@@ -157,10 +175,12 @@ def colour(number: int) -> str:
 
 def curves(runs: Sequence[RunData]) -> str:
     """Return the legend and all panels; empty where no run has trained."""
-    trained = [(number, run) for number, run in enumerate(runs) if run.points]
-    if not trained:
+    shown = [(number, run) for number, run in enumerate(runs) if run.points or run.sft]
+    if not shown:
         return ""
-    legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in trained)
+    legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in shown)
+    trained = [(number, run) for number, run in shown if run.points]
+    clocks = json.dumps({number: _clock(run) for number, run in trained}, separators=(",", ":"))
     names = sorted({name for _, run in trained for point in run.points for name in point.by_group})
     by_group = [(Iteration, name, _metric_of_group(*name.split("/", 1))) for name in names]
     drawn, zero = [], []
@@ -171,7 +191,55 @@ def curves(runs: Sequence[RunData]) -> str:
         elif lines:
             drawn.append(_panel(field, metric, lines))
     note = f'<p class="note">0 throughout, but for rounding, and not drawn: {", ".join(zero)}.</p>' if zero else ""
-    return f'<ul class="legend">{legend}</ul><div class="panels">{"".join(drawn)}</div>{note}'
+    fine_tuned = _sft_panels(shown)
+    return (
+        f'<ul class="legend">{legend}</ul><div class="panels">{"".join(drawn)}</div>{note}'
+        f'<script type="application/json" id="clocks">{clocks}</script>'
+        + (f'<h3>Supervised fine-tuning</h3><div class="panels">{fine_tuned}</div>' if fine_tuned else "")
+    )
+
+
+def _clock(run: RunData) -> list[tuple[int, int, float]]:
+    """Return iteration, environment steps and minutes of training at its end; of a long run, of some iterations."""
+    minutes = accumulate(pace.seconds / 60 for pace in run.paces)
+    known = [(point.iteration, point.env_steps, round(at, 3)) for point, at in zip(run.points, minutes, strict=False)]
+    return known[:: -math.ceil(len(known) / _MAX_POINTS) or -1][::-1]
+
+
+_SFT_PANELS = {
+    "held_out_loss": Metric("", "Loss of the {}"),
+    "accuracy": Metric("", "Accuracy of the {}", fraction=True, low=0.0),
+}
+
+
+def _sft_panels(shown: Sequence[tuple[int, RunData]]) -> str:
+    """Return figures of the checks of each player: bold for held-out rows, faint for the loss in training."""
+    drawn = []
+    for player in ("reflector", "policy"):
+        lines = [(number, run, checks) for number, run in shown if (checks := run.sft.get(player))]
+        for field, metric in _SFT_PANELS.items() if lines else ():
+            steps = [check.step for _, _, checks in lines for check in checks]
+            raw = {
+                number: [(check.step, check.loss) for check in checks if check.loss is not None]
+                for number, _, checks in lines
+                if field == "held_out_loss"
+            }
+            values = [getattr(check, field) for _, _, checks in lines for check in checks]
+            values += [loss for pairs in raw.values() for _, loss in pairs]
+            axes = Axes.around(steps, values, metric, "step")
+            inside = axes.grid()
+            for number, run, checks in lines:
+                held_out = _path(axes, [check.step for check in checks], [getattr(check, field) for check in checks])
+                pairs = raw.get(number)
+                faint = f'<path class="raw" d="{_path(axes, *zip(*pairs, strict=True))}"/>' if pairs else ""
+                inside += _group(number, run, f'{faint}<path class="mean" d="{held_out}"/>')
+            drawn.append(axes.figure(metric.title.format(player), inside))
+    return "".join(drawn)
+
+
+def _group(number: int, run: RunData, paths: str) -> str:
+    title = f"<title>{escaped(run.name, 200)}</title>"
+    return f'<g class="{colour(number)}" data-run="{number}">{title}{paths}</g>'
 
 
 def _metric_of_group(field: str, group: str) -> Metric:
@@ -210,34 +278,30 @@ def _panel(field: str, metric: Metric, lines: Sequence[_Line]) -> str:
     ordered = sorted(starts)
     following = [*(iteration for iteration, _ in ordered[1:]), None]
     marks = (axes.stage(*start, after) for start, after in zip(ordered, following, strict=False))
-    inside = "".join((axes.grid(), *marks, *(_drawn(axes, line, field) for line in lines)))
-    return (
-        f'<figure><figcaption>{metric.title}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{metric.title} by iteration">{inside}</svg></figure>'
-    )
+    return axes.figure(metric.title, "".join((axes.grid(), *marks, *(_drawn(axes, line, field) for line in lines))))
 
 
 def _drawn(axes: Axes, line: _Line, field: str) -> str:
     shade, width = "", 1 if field in EXACT else window(len(line.run.points))
     if field == "success" and line.run.episodes > 0:
         lows, highs = zip(*success_band(line.run), strict=True)
-        there, back = _places(axes, line.run.points, highs), _places(axes, line.run.points, lows)[::-1]
+        every = [point.iteration for point in line.run.points]
+        there, back = _places(axes, every, highs), _places(axes, every, lows)[::-1]
         shade = f'<path class="band" d="M{"L".join(there + back)}Z"/>'
-    raw = f'<path class="raw" d="{_path(axes, line.points, line.values)}"/>' if width > 1 else ""
-    return (
-        f'<g class="{colour(line.number)}"><title>{escaped(line.run.name, 200)}</title>{shade}{raw}'
-        f'<path class="mean" d="{_path(axes, line.points, running_mean(line.points, line.values, width))}"/></g>'
-    )
+    iterations = [point.iteration for point in line.points]
+    raw = f'<path class="raw" d="{_path(axes, iterations, line.values)}"/>' if width > 1 else ""
+    mean = _path(axes, iterations, running_mean(line.points, line.values, width))
+    return _group(line.number, line.run, f'{shade}{raw}<path class="mean" d="{mean}"/>')
 
 
-def _places(axes: Axes, points: Sequence[Iteration], values: Sequence[float]) -> list[str]:
+def _places(axes: Axes, at: Sequence[float], values: Sequence[float]) -> list[str]:
     """Return the positions of the values on the panel; a long line is thinned out, its last value kept."""
-    stride = math.ceil(len(points) / _MAX_POINTS)
-    kept = [*zip(points, values, strict=True)][::-stride][::-1]
-    return [f"{axes.x(point.iteration):.1f} {axes.y(value):.1f}" for point, value in kept]
+    stride = math.ceil(len(at) / _MAX_POINTS)
+    kept = [*zip(at, values, strict=True)][::-stride][::-1]
+    return [f"{axes.x(place):.1f} {axes.y(value):.1f}" for place, value in kept]
 
 
-def _path(axes: Axes, points: Sequence[Iteration], values: Sequence[float]) -> str:
+def _path(axes: Axes, at: Sequence[float], values: Sequence[float]) -> str:
     """Return the ``d`` of an SVG path through the values; a single value becomes a dot."""
-    places = _places(axes, points, values)
+    places = _places(axes, at, values)
     return "M" + "L".join(places if len(places) > 1 else places * 2)

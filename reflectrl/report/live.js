@@ -31,6 +31,7 @@ async function refresh() {
     if (!reply.ok) throw new Error(await reply.text());
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
     addLinks(fresh);
+    if (unit) drawOver(fresh);
     for (const id of ["progress", "verdict", "results", "curves", "missing", "runs"])
       become(document.getElementById(id), fresh.getElementById(id));
     page.dataset.version = fresh.documentElement.dataset.version;

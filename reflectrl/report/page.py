@@ -36,7 +36,7 @@ from reflectrl.report.tables import (
     warnings_on,
     with_interval,
 )
-from reflectrl.report.verdict import judged_of, judged_splits, verdict
+from reflectrl.report.verdict import Headline, headlines, judged_of, judged_splits, verdict
 from reflectrl.rollout.iteration import best_check
 from reflectrl.rollout.results import EvalRow
 
@@ -114,6 +114,7 @@ def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
         style=asset("style.css"),
         link='<p id="link" class="late" role="status" hidden></p>' if live else "",
         progress=_progress(runs, live),
+        headline="".join(map(_headline, headlines(runs))),
         verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
         table=_table(runs),
@@ -155,6 +156,24 @@ def _age(written: float | None) -> str:
     return f'<time datetime="{shown:%Y-%m-%dT%H:%M:%SZ}">{shown:%H:%M:%S} UTC</time>'
 
 
+def _headline(found: Headline) -> str:
+    """Return a figure of a group's success rates, with their intervals as strokes in the bars."""
+    rates = "".join(
+        f"<div><dt>{what}</dt><dd><b>{100 * rate.mean:.0f}\u00a0%</b> "
+        f"<small>[{100 * rate.low:.0f}, {100 * rate.high:.0f}]</small>{_bar(rate.mean, rate.low, rate.high)}</dd></div>"
+        for what, rate in found.rates
+    )
+    name = f"<h3>{escaped(found.group, 200)}</h3>" if found.group else ""
+    return f'{name}<dl class="headline">{rates}</dl>'
+
+
+def _bar(rate: float, low: float, high: float) -> str:
+    return (
+        f'<span class="bar"><i style="width:{rate:.1%}"></i>'
+        f'<b style="left:{low:.1%};width:{high - low:.1%}"></b></span>'
+    )
+
+
 def _table(runs: Sequence[RunData]) -> str:
     waiting = "".join(
         f'<p class="note">{escaped(run.name)}: not evaluated yet; run <code>reflectrl eval</code> for it.</p>'
@@ -194,10 +213,7 @@ def _comparison(runs: Sequence[RunData]) -> str:
 
 def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     metrics = row.metrics
-    bar = (
-        f'<span class="bar"><i style="width:{metrics.success:.1%}"></i>'
-        f'<b style="left:{metrics.success_low:.1%};width:{metrics.success_high - metrics.success_low:.1%}"></b></span>'
-    )
+    bar = _bar(metrics.success, metrics.success_low, metrics.success_high)
     return [
         f'<span class="rate">{escaped(cell)}</span>{bar}' if head == SUCCESS else escaped(cell)
         for head, cell in zip(heads, cells(run, row, heads), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from reflectrl.report.causes import Cause, causes, what_words_do
@@ -152,15 +153,14 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
         The sentences, and the names of the twins whose low success they explain.
 
     """
-    silent = {name: group for name, group in groups.items() if group[0].reflector == "none"}
-    speaking = {name: group for name, group in groups.items() if name not in silent}
+    speaking = {name: group for name, group in groups.items() if group[0].reflector != "none"}
     sentences, explained = [], set()
     for name, group in speaking.items():
         each = _estimates(group, "rlft")
         if not each:
             continue
         start, reflecting = f"{name}: " * (len(speaking) > 1), over_runs(each)
-        twins = {other: runs for other, runs in silent.items() if _without_player(runs[0]) == _without_player(group[0])}
+        twins = _twins(group, groups)
         others = _estimates([run for runs in twins.values() for run in runs], "rlft")
         if others:
             worth = reflecting.minus(over_runs(others))
@@ -172,6 +172,52 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
             numbers = f"{reflecting} with their words, {over_runs(blank)} with blank ones"
             sentences.append(start + _dependence(change_over_runs(each, blank), numbers))
     return sentences, explained
+
+
+def _twins(group: Sequence[RunData], groups: Mapping[str, Sequence[RunData]]) -> dict[str, Sequence[RunData]]:
+    """Return the groups without reflections that differ from ``group``, which has some, in nothing else."""
+    alike, silent = _without_player(group[0]), group[0].reflector == "none"
+    return {
+        name: other
+        for name, other in groups.items()
+        if not silent and other[0].reflector == "none" and _without_player(other[0]) == alike
+    }
+
+
+MAX_HEADLINES = 6
+"""Maximum number of groups of runs with a headline; more are a table."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Success rates of a group of runs, over its runs and tasks."""
+
+    group: str
+    """Name of the group; empty where there is only one with reflections."""
+    rates: tuple[tuple[str, Interval], ...]
+    """What was played, and its success: after SFT, after RLFT, and without reflections."""
+
+
+def headlines(runs: Sequence[RunData]) -> list[Headline]:
+    """Return the headline of each group of evaluated runs; none for many. A group's twin stands in the group's own."""
+    groups = group_runs([run for run in runs if judged_rows(run)])
+    twins = {name: _twins(group, groups) for name, group in groups.items()}
+    beside = {other for others in twins.values() for other in others}
+    found = []
+    for name, group in groups.items():
+        if name in beside or not (each := _estimates(group, "rlft")):
+            continue
+        twin = _estimates([run for runs in twins[name].values() for run in runs], "rlft")
+        rates = {
+            "after SFT": _estimates(group, "sft"),
+            "after RLFT": each,
+            "trained without reflections": twin,
+            "with blank reflections": [] if twin else _estimates(group, "rlft", "blank"),
+        }
+        found.append(Headline(name, tuple((what, over_runs(known)) for what, known in rates.items() if known)))
+    if len(found) == 1:
+        return [replace(found[0], group="")]
+    return found if len(found) <= MAX_HEADLINES else []
 
 
 def _worth(worth: Interval, numbers: str) -> str:

@@ -26,7 +26,7 @@ from reflectrl.report.markup import escaped
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import running_mean, success_band
 from reflectrl.report.tables import print_table, table_rows
-from reflectrl.rollout.iteration import Iteration, Throughput
+from reflectrl.rollout.iteration import Iteration, SFTProgress, Throughput
 from reflectrl.rollout.metrics import wilson_interval
 
 EVALUATED = ("random-none", "sft-local", "rlft-local", "expert-none")
@@ -206,7 +206,7 @@ def test_hostile_texts_do_nothing_in_the_page(tmp_path):
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
-    assert outline.seen.count("script") == 6  # our two scripts, the index, the pictures, and two blocks
+    assert outline.seen.count("script") == 7  # our two scripts, clocks, index, pictures, and two blocks
     assert "n<i>" in outline.text
     harmless = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe"
     assert "".join(outline.text).count(harmless) == 2  # in the table of stages and in the recipe; curves cut the name
@@ -343,6 +343,24 @@ def test_each_group_of_tasks_has_a_panel(tmp_path):
     run = make_run(tmp_path / "one", metrics=[*lines, validated])
     drawn = titles(curves(read_runs([run])))
     assert drawn[-3:] == ["Success rate of &lt;b&gt;", "Success rate of red", "Validation success of a/b"]
+
+
+def test_checks_of_sft_are_drawn_by_step_also_before_rlft(tmp_path):
+    run = make_run(tmp_path / "one")
+    checks = [
+        SFTProgress(step, loss, 0.5 - step / 100, step / 40, None) for step, loss in ((10, None), (20, 0.8), (30, 0.4))
+    ]
+    write_jsonl(run / "sft" / "policy-training.jsonl", checks)
+    with (run / "sft" / "policy-training.jsonl").open("a") as file:
+        file.write('{"step": 40, "lo')  # the stage is at work
+    drawn = curves(read_runs([run]))
+    assert titles(drawn) == ["Loss of the policy", "Accuracy of the policy"]
+    assert '<li class="swatch c0">one</li>' in drawn
+    labels, lines = figure(drawn, "Loss of the policy")
+    assert (len(lines["mean"]), len(lines["raw"])) == (3, 2)
+    assert lines["raw"] == [labels["0.8"], labels["0.4"]]
+    assert lines["mean"][1] > lines["mean"][0] > labels["0.8"]
+    assert "step" in labels
 
 
 def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path):

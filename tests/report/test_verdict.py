@@ -12,7 +12,7 @@ from run_folders import evaluated, iteration, write_ledger
 from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
-from reflectrl.report.verdict import verdict
+from reflectrl.report.verdict import MAX_HEADLINES, headlines, verdict
 from reflectrl.rollout.results import read_results, write_results
 
 SILENT = "players.reflector.player=none"
@@ -110,6 +110,22 @@ def test_of_several_splits_the_test_is_judged_and_named(tmp_path: Path) -> None:
     write_results(both / "eval.jsonl", rows)
     assert judge(both)[0] == "RLFT lowered success on split test from 50 % [40, 60] to 30 % [22, 40]."
     assert re.search(r"^run .* 30% +0\.0 *$", reflectrl("runs", tmp_path).out, re.MULTILINE)
+
+
+def test_the_headline_has_sft_rlft_and_what_reflections_add(tmp_path: Path) -> None:
+    def told(*runs: Path) -> list[tuple[str, dict[str, int]]]:
+        found = headlines(read_runs(runs))
+        return [(each.group, {what: round(100 * rate.mean) for what, rate in each.rates}) for each in found]
+
+    one = evaluated(tmp_path / "one", 0.9, 0.5, blank=0.2)
+    assert told(one) == [("", {"after SFT": 50, "after RLFT": 90, "with blank reflections": 20})]
+    twin = evaluated(tmp_path / "twin", 0.6, 0.4, SILENT)
+    rates = {"after SFT": 50, "after RLFT": 90, "trained without reflections": 60}
+    assert told(one, twin) == told(twin, one) == [("", rates)]
+    assert told(twin) == [("", {"after SFT": 40, "after RLFT": 60})]
+    assert told(evaluated(tmp_path / "young", 0.9, 0.5, split="validation")) != []
+    many = [evaluated(tmp_path / f"arm{n}", 0.9, 0.5, f"data.samples={n + 9}") for n in range(MAX_HEADLINES + 1)]
+    assert [len(told(*many[:count])) for count in (2, MAX_HEADLINES, MAX_HEADLINES + 1)] == [2, MAX_HEADLINES, 0]
 
 
 def test_a_training_that_still_runs_is_not_judged_by_its_last_iterations(tmp_path: Path) -> None:
