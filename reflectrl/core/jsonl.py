@@ -17,7 +17,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -113,27 +114,46 @@ def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
                 "other: write the file again."
             )
     elif not isinstance(record, _Leaf):
-        names, expected = _fields(record.__class__)
-        for fault, odd in (("lacks", expected - value.keys()), ("has the unknown", value.keys() - expected)):
-            if odd:
-                raise InvalidInput(
-                    f"{_place(where, key)} {fault} field {min(odd)!r}; expected {', '.join(names)}: write the file "
-                    "again."
-                )
-        for name in names:
+        fields = _fields(record.__class__)
+        if value.keys() != fields.expected:
+            lacks, odd = fields.expected - value.keys(), value.keys() - fields.expected
+            fault, name = ("lacks", min(lacks)) if lacks else ("has the unknown", min(odd))
+            raise InvalidInput(
+                f"{_place(where, key)} {fault} field {name!r}; expected {', '.join(fields.names)}: write the file "
+                "again."
+            )
+        for name in fields.deep:
             part = getattr(record, name)
             if not isinstance(part, _Leaf):
                 _check_exact(part, value[name], where, f"{key}.{name}")
 
 
+class _Fields(NamedTuple):
+    """Fields of a class of records."""
+
+    names: tuple[str, ...]
+    """All of them, in order."""
+    expected: frozenset[str]
+    """The same, with that of its tag where it has one."""
+    deep: tuple[str, ...]
+    """Those whose values may hold records or objects; the others hold texts, numbers, or tuples of these."""
+
+
 @functools.cache
-def _fields(kind: Any) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return the names of the fields of a class of records, in order, and with that of its tag where it has one."""
+def _fields(kind: Any) -> _Fields:
     if dataclasses.is_dataclass(kind):
         names, tag = tuple(each.name for each in dataclasses.fields(kind)), None
     else:
         names, tag = kind.__struct_fields__, kind.__struct_config__.tag_field
-    return names, frozenset((*names, tag) if tag else names)
+    hints = get_type_hints(kind)
+    deep = tuple(name for name in names if not _is_flat(hints[name]))
+    return _Fields(names, frozenset((*names, tag) if tag else names), deep)
+
+
+def _is_flat(hint: Any) -> bool:
+    if get_origin(hint) in (tuple, list, Union, UnionType):
+        return all(_is_flat(part) for part in get_args(hint) if part is not ...)
+    return get_origin(hint) is Literal or hint in (str, int, float, bool, None, NoneType)
 
 
 def _is_deeper(value: object, levels: int) -> bool:
