@@ -159,7 +159,7 @@ def _age(written: float | None) -> str:
 def _headline(found: Headline) -> str:
     """Return a figure of a group's success rates, with their intervals as strokes in the bars."""
     rates = "".join(
-        f"<div><dt>{what}</dt><dd><b>{100 * rate.mean:.0f}\u00a0%</b> "
+        f"<div><dt>{what}</dt><dd><strong>{100 * rate.mean:.0f}\u00a0%</strong> "
         f"<small>[{100 * rate.low:.0f}, {100 * rate.high:.0f}]</small>{_bar(rate.mean, rate.low, rate.high)}</dd></div>"
         for what, rate in found.rates
     )
@@ -248,14 +248,17 @@ def _frame(runs: Sequence[RunData], sources: Sources, *, live: bool = False) -> 
 
 
 def _missing(sources: Sources) -> str:
-    return "".join(f'<p class="note">{escaped(sentence)}</p>' for sentence in sources.missing)
+    return "".join(f'<p class="note">{prose(sentence)}</p>' for sentence in sources.missing)
 
 
 def _index(runs: Sequence[RunData], sources: Sources, *, live: bool) -> str:
     """Return the index of runs and sources, as JSON that cannot end its element."""
     of_first_run = [source.policy for source in sources.found if source.run == sources.found[0].run]
     value = {
-        "runs": [{"name": excerpt(run.name, 200), "gamma": run.gamma} for run in runs],
+        "runs": [
+            {"name": excerpt(run.name, 200), "gamma": run.gamma, "most": _number(run.settings.get("model.max_length"))}
+            for run in runs
+        ],
         "sources": [
             {
                 "key": excerpt(source.key, 400),
@@ -270,6 +273,10 @@ def _index(runs: Sequence[RunData], sources: Sources, *, live: bool) -> str:
         "first": next((of_first_run.index(policy) for policy in _BEST if policy in of_first_run), 0),
     }
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _number(setting: object) -> int | None:
+    return setting if isinstance(setting, int) else None
 
 
 def _run(number: int, run: RunData) -> str:

@@ -6,22 +6,27 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from reflectrl.core import Image, Trajectory, Turn
+from reflectrl.core import Image, InvalidInput, Trajectory, Turn
 from reflectrl.core.files import read_bytes
 from reflectrl.core.jsonl import decode, read_jsonl
 from reflectrl.core.ledger import Ledger
 from reflectrl.core.run_files import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.types import OUTCOMES
+from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import thought_in
+from reflectrl.prompts.views import MenuView
 from reflectrl.report.markup import MAX_CHARACTERS, excerpt
 from reflectrl.report.runs import RunData
+from reflectrl.report.tables import UNTRAINED
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file
+from reflectrl.rollout.turn import policy_views
 
 LEFT_OUT = -1
 """Number of a picture for which a page has no room."""
@@ -74,6 +79,8 @@ class RecordedEpisode:
     """Iteration of the training; ``None`` for an evaluated episode."""
     advantages: tuple[float, ...] | None = None
     """(T,) as the trainer used them; ``None`` where they were not recorded."""
+    layout: PromptFormat | None = None
+    """Layout of the prompts that the policy read; ``None`` for one that reads none."""
 
 
 class _Texts:
@@ -106,9 +113,9 @@ def columns(episodes: Sequence[RecordedEpisode], album: Album) -> dict[str, Any]
     An episode is [task, goal, outcome, seed, iteration or null, steps]: the goal is what its observations share, or -1;
     the outcome is its number in ``OUTCOMES``. A step is [observation, menu, reflection or -1,
     chosen, reward, illegal, value, advantage or null, actions left out, their probability, probabilities, what the
-    policy wrote or -1, correction, pictures]: texts are numbers, probabilities ten-thousandths. A correction is the
-    differences between thought and correction, see ``differences``; empty without one. Pictures are their numbers in
-    ``album``.
+    policy wrote or -1, correction, pictures, prompt]: texts are numbers, probabilities ten-thousandths. A correction is
+    the differences between thought and correction, see ``differences``; empty without one. Pictures are their numbers
+    in ``album``. A prompt is the parts that the policy read, each with its place in ``PARTS``, before it is cut.
     """
     seen = _Texts(album)
     packed = [_episode(recorded, seen) for recorded in episodes]
@@ -120,13 +127,34 @@ def _episode(recorded: RecordedEpisode, texts: _Texts) -> list[Any]:
     played = recorded.trajectory
     goal = played.turns[0].observation.task if played.turns else ""
     advantages = recorded.advantages or [None] * len(played.turns)
+    prompts = _prompts(recorded) or [[]] * len(played.turns)
     return [
         texts.text(played.task.id, _NAME),
         texts.text(goal) if goal else -1,
         OUTCOMES.index(played.outcome),
         played.seed,
         recorded.iteration,
-        [_step(turn, goal, value, texts) for turn, value in zip(played.turns, advantages, strict=True)],
+        [
+            [*_step(turn, goal, value, texts), [(part, texts.text(words)) for part, words in prompt]]
+            for turn, value, prompt in zip(played.turns, advantages, prompts, strict=True)
+        ],
+    ]
+
+
+PARTS = ("instructions", "past", "state", "words", "menu")
+"""Parts of a prompt, in their order."""
+
+
+def _prompts(recorded: RecordedEpisode) -> list[list[tuple[int, str]]]:
+    """Return the parts of each prompt; empty where the policy read none, or the record does not tell."""
+    views: list[MenuView] = []
+    if recorded.layout:
+        with suppress(InvalidInput):
+            views = policy_views(recorded.trajectory, recorded.layout)
+    return [
+        [(place, words) for place, words in enumerate(parts) if words]
+        for prompt in (each.prompt for each in views)
+        for parts in [(prompt.head, "".join(prompt.history), prompt.state, prompt.said, prompt.tail)]
     ]
 
 
@@ -189,6 +217,8 @@ class PageLimits:
     """Characters of all packed episodes, divided equally among the runs."""
     pictures: int = 16 * 2**20
     """Characters of all pictures of their states, each of which is stored once."""
+    prompts: int = 5_000
+    """Episodes with the prompts that the policy read, divided equally among the policies; they take time to make."""
 
 
 LIMITS = PageLimits()
@@ -242,15 +272,19 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
     """
     found: list[Source] = []
     missing: list[str] = []
-    album = Album()
-    for number, run in enumerate(runs):
+    album, few = Album(), False
+    every = [find_sources(number, run, limits) for number, run in enumerate(runs)]
+    prompts = limits.prompts // max(1, sum(len(known.found) for known in every))
+    for run, known in zip(runs, every, strict=True):
         album.room += limits.pictures // len(runs)
         before = album.left_out
         left = limits.characters // len(runs)
-        known = find_sources(number, run, limits)
         missing += known.missing
         for source in known.found:
             episodes = read_source(source, missing, limits)
+            if len(episodes) > prompts and episodes[0].layout:
+                episodes = [*episodes[:prompts], *(replace(each, layout=None) for each in episodes[prompts:])]
+                few = True
             shown = album.copy()
             block = pack(episodes, shown) if episodes else ""
             if len(block) > left:
@@ -267,6 +301,8 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
                 f"{run.name}: pictures of states that are left out, as the page would become too large: {more:,}; they "
                 f"stand in {run.path / IMAGES}."
             )
+    if few:
+        missing.append(f"Prompts are here for the first {prompts:,} episodes of each; `reflectrl watch` has all.")
     return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 
 
@@ -314,18 +350,23 @@ def read_source(source: Source, missing: list[str], limits: PageLimits = LIMITS)
     """
     ledger = Ledger(source.folder)
     if source.policy:
-        played = read_trajectories(ledger.verify(source.files[0]))[1]
+        header, played = read_trajectories(ledger.verify(source.files[0]))
+        layout = None if source.policy in UNTRAINED else header.prompt
         of = f"{source.name}: of {source.label}"
-        return [RecordedEpisode(each) for each in _first(played, limits.evaluated, of, missing)]
+        return [RecordedEpisode(each, layout=layout) for each in _first(played, limits.evaluated, of, missing)]
     episodes: list[RecordedEpisode] = []
     for file in source.files:
         path = ledger.verify(file)
         iteration = int(path.stem.rpartition("-")[2])
-        played = _first(read_trajectories(path)[1], limits.training, f"{source.name}: of {path.stem}", missing)
+        header, recorded = read_trajectories(path)
+        played = _first(recorded, limits.training, f"{source.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
         if (source.folder / advantages_file(iteration)).is_file():
             given = _advantages(ledger.verify(advantages_file(iteration)), played, missing)
-        episodes += [RecordedEpisode(episode, iteration, each) for episode, each in zip(played, given, strict=True)]
+        episodes += [
+            RecordedEpisode(episode, iteration, each, header.prompt)
+            for episode, each in zip(played, given, strict=True)
+        ]
     return episodes
 
 

@@ -67,7 +67,7 @@ _CELLS: Mapping[str, Callable[[EvalRow], str]] = {
 }
 """Text of each column but the first."""
 
-_UNTRAINED = {"random": -1, "expert": 1}
+UNTRAINED = {"random": -1, "expert": 1}
 """Policies that no run trains, with their position: before or after all others."""
 
 
@@ -80,11 +80,11 @@ def table_rows(runs: Sequence[RunData]) -> list[tuple[str, EvalRow]]:
     owners: dict[tuple[str, EvalRow], list[str]] = {}
     for run in runs:
         for row in run.rows:
-            owners.setdefault(("" if row.policy in _UNTRAINED else run.name, row), []).append(run.name)
+            owners.setdefault(("" if row.policy in UNTRAINED else run.name, row), []).append(run.name)
     named = [
         ("all runs" if len(names) == len(runs) > 1 else ", ".join(names), row) for (_, row), names in owners.items()
     ]
-    return sorted(named, key=lambda pair: _UNTRAINED.get(pair[1].policy, 0))
+    return sorted(named, key=lambda pair: UNTRAINED.get(pair[1].policy, 0))
 
 
 def played_on(runs: Sequence[RunData]) -> list[str]:

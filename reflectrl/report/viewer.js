@@ -7,6 +7,7 @@ const OUTCOMES = ["success", "failure", "out of time"];
 const KINDS = ["won", "lost", "late"]; // their CSS classes
 const MARKS = ["✓", "✗", "◷"];
 const DIFFER = "differ";
+const PARTS = ["instructions", "past", "state", "words", "menu"]; // of a prompt, as in sources.py
 
 const at = (id) => document.getElementById(id);
 let index = JSON.parse(at("index")?.textContent ?? "null"); // of runs and sources; null in a page without a viewer
@@ -63,14 +64,15 @@ function load(number) {
 }
 
 function step(data, episode, place) {
-  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction, images] =
-    episode.steps[place];
+  const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction, images,
+    prompt] = episode.steps[place];
   return {
     seen: data.texts[seen],
     menu: data.menus[menu].map((text) => data.texts[text]),
     said: said < 0 ? null : data.texts[said],
     written: written < 0 ? null : data.texts[written],
     correction: correction.map(([kind, text]) => [kind, data.texts[text]]),
+    prompt: prompt.map(([part, text]) => [PARTS[part], data.texts[text]]),
     chosen, reward, illegal, value, advantage, hidden, rest, odds, images,
   };
 }
@@ -191,6 +193,23 @@ function drawCorrection(runs) {
   return make("blockquote", "correction", ...runs.flatMap(([kind, text]) => [make(tags[kind], "", text), " "]));
 }
 
+// The text that the model read, its parts told apart; it stays open from step to step.
+let reading = false;
+function drawPrompt(parts, number) {
+  if (!parts.length) return null;
+  const { most } = index.runs[index.sources[number].run];
+  const cut = most ? `, before it is cut to ${most.toLocaleString("en")} tokens` : "";
+  const drawn = parts.map(([part, text]) => {
+    const span = make("span", `part ${part}`, text);
+    span.title = part;
+    return span;
+  });
+  const folded = make("details", "prompt", make("summary", "", `Prompt that the policy read${cut}`), make("pre", "", ...drawn));
+  folded.open = reading;
+  folded.addEventListener("toggle", () => (reading = folded.open));
+  return folded;
+}
+
 function drawNumbers(now, toGo, columns) {
   const pairs = [["reward", now.reward], ["reward-to-go", toGo]];
   if (columns.advantage && now.advantage !== null) pairs.push(["advantage", now.advantage]);
@@ -261,6 +280,7 @@ function drawEpisode(number, data, episode) {
     make("div", "step",
       drawState(now, data.pictures),
       make("div", "", ...said, make("h5", "", actions), drawMenu(now))),
+    drawPrompt(now.prompt, number) ?? "",
     make("h5", "", about.join("; ")),
     drawTable(data, episode, returns, place, columns),
   );

@@ -9,9 +9,11 @@ from run_folders import blocks, episode, iteration, make_run, pictures, tasks, u
 
 from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
+from reflectrl.prompts import PromptFormat
 from reflectrl.report import report
 from reflectrl.report.runs import read_runs
 from reflectrl.report.sources import MAX_ACTIONS, Album, PageLimits, RecordedEpisode, columns, read_sources
+from reflectrl.rollout.turn import policy_views
 
 
 def packed(*played):
@@ -34,7 +36,7 @@ def test_episodes_and_steps_are_packed_whole():
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
     texts, menu, (seen, _, said, *numbers) = only_step(late)
     assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
-    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, [], []]
+    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, [], [], []]
 
 
 def test_what_is_the_same_is_said_once():
@@ -64,7 +66,7 @@ def test_incomplete_steps_are_packed_and_long_texts_cut():
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
-    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, [], []])
+    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, [], [], []])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
 
 
@@ -78,6 +80,25 @@ def test_a_corrected_thought_is_packed_with_its_changes():
     assert texts[step[11]] == written.text
     runs = [(kind, texts[words]) for kind, words in step[12]]
     assert runs == [(-1, "It"), (1, "Then it"), (0, "is"), (-1, "lower"), (1, "higher"), (0, "now.")]
+
+
+def test_prompts_are_packed_by_their_parts_for_as_many_episodes_as_there_is_time_for(tmp_path):
+    path = make_run(tmp_path / "nano", {"random": [episode()] * 3, "rlft": [episode()] * 3})
+
+    def prompts(limits):
+        return {
+            source.policy: [
+                "".join(block["texts"][text] for _, text in steps[0][14]) for *_, steps in block["episodes"]
+            ]
+            for source in read_sources(read_runs([path]), limits).found
+            for block in [unpacked(source.block)]
+        }
+
+    [view] = policy_views(episode(), PromptFormat())
+    assert prompts(PageLimits()) == {"random": [""] * 3, "rlft": [view.prompt.text] * 3}
+    assert prompts(PageLimits(prompts=4)) == {"random": [""] * 3, "rlft": [view.prompt.text] * 2 + [""]}
+    few = read_sources(read_runs([path]), PageLimits(prompts=4)).missing
+    assert few == ("Prompts are here for the first 2 episodes of each; `reflectrl watch` has all.",)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

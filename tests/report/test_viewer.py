@@ -11,8 +11,10 @@ from run_folders import HOSTILE, episode, iteration, make_run
 from reflectrl import make_env
 from reflectrl.core import Turn, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
+from reflectrl.prompts import PromptFormat
 from reflectrl.report.page import write_report
 from reflectrl.report.runs import read_runs
+from reflectrl.rollout.turn import policy_views
 
 
 def long(task, rewards, *, success=True, text="Room"):
@@ -92,7 +94,7 @@ def names(page):
 
 def seen(page):
     """Return the observations that are shown."""
-    return page.locator(".episode pre").all_inner_texts()
+    return page.locator(".step pre").all_inner_texts()
 
 
 # ---- opening, filtering ----------------------------------------------------------------------------------------------
@@ -165,6 +167,19 @@ def test_a_step_shows_menu_probabilities_reward_and_what_is_to_go(opened, report
     assert page.locator("blockquote").inner_text() == "Good."
     rows = page.locator(".overview tbody tr").all_inner_texts()
     assert [row.split() for row in rows] == [["1", "right", "−0.10", "+0.40"], ["2", "right", "+1.00", "+1.00"]]
+
+
+@pytest.mark.slow
+def test_the_prompt_is_what_the_policy_read_to_the_letter(opened, report):
+    page = opened(report, address(RLFT, episode=1))
+    first, second = (each.prompt.text for each in policy_views(long("south", (-0.1, 1.0), text="Hall"), PromptFormat()))
+    assert not page.locator(".prompt pre").is_visible()
+    page.locator(".prompt summary").click()
+    assert page.locator(".prompt pre").text_content() == first
+    page.click("#forward")
+    assert page.locator(".prompt pre").is_visible()
+    assert page.locator(".prompt pre").text_content() == second
+    assert "right" in page.locator(".prompt .past").text_content()
 
 
 @pytest.mark.slow

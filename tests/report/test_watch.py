@@ -281,15 +281,15 @@ def test_the_page_changes_in_place(browser, tmp_path: Path) -> None:
         page.goto(url)
         expect(page.locator(".row .name")).to_have_text(["task-1", "task-0"])
         page.locator(".row").last.click()
-        page.locator("details summary").click()
-        page.locator("details").scroll_into_view_if_needed()
-        page.evaluate("window.seen = [...document.querySelectorAll('details, #viewer, #slider')]")
+        page.locator("#runs summary").click()
+        page.locator("#runs details").scroll_into_view_if_needed()
+        page.evaluate("window.seen = [...document.querySelectorAll('#runs details, #viewer, #slider')]")
         go_on(run, 2)
         expect(page.locator(".row .name")).to_have_text(["task-2", "task-1", "task-0"])
         expect(page.locator("#progress td").nth(2)).to_have_text("3 of 10 iterations")
         expect(page.locator("#progress time")).to_have_text(re.compile(r"^\d+ s ago$"))
         assert page.locator(".row[aria-selected=true] .name").inner_text() == "task-0"
-        assert page.locator("details").get_attribute("open") is not None
+        assert page.locator("#runs details").get_attribute("open") is not None
         assert page.evaluate("window.seen.every(each => each.isConnected)")  # nothing was loaded anew
         links = page.locator("#curves .save").count()
         assert links == page.locator("figure").count()
