@@ -173,17 +173,16 @@ def without_verdict(words: str) -> str:
     return _VERDICT.sub("", words)
 
 
+def share_cells(row: EvalRow, judged: ReflectorShares) -> tuple[str, ...]:
+    """Return a row of ``HEADS``."""
+    steps, *fractions = astuple(judged)
+    shown = ("n/a" if share is None else f"{share:.0%}" for share in fractions)
+    return (row.policy, row.mode, row.split, f"{steps:,}", *shown)
+
+
 def print_reflector(audits: Sequence[ReflectorAudit]) -> None:
     """Print a row for each evaluated policy, and what the columns mean."""
-    cells = [
-        (
-            *(audit.row.policy, audit.row.mode, audit.row.split, f"{steps:,}"),
-            *("n/a" if share is None else f"{share:.0%}" for share in fractions),
-        )
-        for audit in audits
-        for steps, *fractions in [astuple(shares(audit.episodes))]
-    ]
-    print_rows(HEADS, cells, words=3)
+    print_rows(HEADS, [share_cells(audit.row, shares(audit.episodes)) for audit in audits], words=3)
     print_line("")
     print_line(NOTE)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 
 from reflectrl.core.files import write_output
-from reflectrl.report import audit
+from reflectrl.report import audit, judged
 from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
@@ -117,7 +117,7 @@ def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
         headline="".join(map(_headline, headlines(runs))),
         verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
-        table=_table(runs),
+        table=_table(runs) + _reflections(runs),
         curves=f'{drawn}<p class="note">{_KEY}</p>' if drawn else _UNTRAINED,
         viewer=_live_viewer(runs, live) if live else _viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
@@ -211,6 +211,22 @@ def _comparison(runs: Sequence[RunData]) -> str:
     return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 
+def _reflections(runs: Sequence[RunData]) -> str:
+    """Return the audits of reflectors that the evaluations made; empty without any."""
+    rows = [
+        [escaped(run.name), *map(escaped, judged.share_cells(row, row.audit))]
+        for run in runs
+        for row in run.own_rows
+        if row.audit
+    ]
+    if not rows:
+        return ""
+    begin = 1 if len(runs) == 1 else 0
+    heads = ("run", *judged.HEADS)
+    drawn = table("Reflections", heads[begin:], [row[begin:] for row in rows], words=4 - begin)
+    return f'<h3>Reflections against the expert\'s</h3>{drawn}<p class="note">{prose(judged.NOTE)}</p>'
+
+
 def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     metrics = row.metrics
     bar = _bar(metrics.success, metrics.success_low, metrics.success_high)
@@ -282,7 +298,13 @@ def _number(setting: object) -> int | None:
 def _run(number: int, run: RunData) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
-    parts = (_fine_tuning(run), _curriculum(run), _ratings(run), _trials(run), _seconds(run) + _calls(run))
+    parts = (
+        _fine_tuning(run),
+        _curriculum(run),
+        _ratings(run),
+        _trials(run),
+        _seconds(run) + _calls(run),
+    )
     effort = "".join(f"<div>{part}</div>" for part in parts if part)
     return (
         f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'

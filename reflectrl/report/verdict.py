@@ -141,9 +141,9 @@ def _causes(run: RunData) -> tuple[Cause, ...]:
 
 
 @lru_cache(maxsize=256)  # likewise
-def _what_words_do(run: RunData) -> str:
+def _what_words_do(run: RunData) -> str | None:
     row = judged_row(run, "rlft")
-    return what_words_do(run, row) if row else ""
+    return what_words_do(run, row) if row else None
 
 
 def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list[str], set[str]]:
@@ -237,6 +237,7 @@ def _dependence(words: Interval, numbers: str) -> str:
     return f"The policy {does} ({change.points}): {numbers}. A run without a reflector shows what they are worth."
 
 
+@lru_cache(maxsize=1024)
 def _without_player(run: RunData) -> tuple[tuple[str, str], ...]:
     """Return the settings of a run, except those of the reflecting player and of how the evaluation is done."""
     return tuple(

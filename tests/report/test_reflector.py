@@ -18,6 +18,8 @@ from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.report.judged import JudgedStep, audit_reflector, judged_steps, shares, without_verdict
+from reflectrl.report.page import report_page
+from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import read_results
@@ -111,6 +113,10 @@ def test_the_command_has_a_row_for_each_policy_that_read_reflections(trained_run
     shown = reflectrl("audit-reflector", run).out
     assert re.search(rf"^rlft +sampled +test +{found[2]['steps']} +{found[2]['right']:.0%} ", shown, re.MULTILINE)
     assert "raise sft.reflector.steps or data.samples" in shown
+    page = report_page(read_runs([run]))  # which has what the evaluation has audited
+    table = page.partition('aria-label="Reflections"')[2].partition("</table>")[0]
+    assert re.findall("<td>(.*?)</td>", table) == ["sft", "sampled", "test", "rlft", "sampled", "test"]
+    assert f'<td class="number">{found[2]["right"]:.0%}</td>' in table
 
 
 @pytest.mark.slow
