@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from math import isfinite
@@ -46,6 +47,14 @@ def serve(
     host: Host = "127.0.0.1",
     served_as: ServedAs = None,
     allow_host: AllowedHosts = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="Origin whose web pages may use the server, such as https://agents.example; repeatable.",
+        ),
+    ] = None,
     port: Port = 8000,
     api_key_env: Key = None,
     max_body: Annotated[
@@ -58,7 +67,7 @@ def serve(
         float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")
     ] = Bounds.timeout_s,
 ) -> None:
-    """Serve an agent over HTTP until Ctrl-C: POST /act maps a state to an action."""
+    """Serve an agent over HTTP until Ctrl-C: a page, /act, and a chat model with OpenAI's API."""
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InvalidInput(
@@ -67,6 +76,7 @@ def serve(
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
     check_names(served_as or ())
+    _check_origins(allow_origin or ())
     key = None if api_key_env is None else read_key(api_key_env)
     from reflectrl.share.server import serve as answer
 
@@ -81,6 +91,7 @@ def serve(
         bounds=bounds,
         served_as=served_as or (),
         allow_hosts=allow_host or (),
+        origins=allow_origin or (),
         ready=say,
     )
 
@@ -96,6 +107,21 @@ def check_names(served_as: Sequence[str]) -> None:
         if not name or host_of(f"//{name}") != name.lower():
             raise InvalidInput(
                 f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
+            )
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    """Check the origins of ``--allow-origin``, which have to be what a browser sends.
+
+    Raises:
+        InvalidInput: one that is none; a ``*`` would open the server to every page that its users visit.
+
+    """
+    for origin in origins:
+        if not re.fullmatch(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?", origin):
+            raise InvalidInput(
+                f"--allow-origin {origin!r} was given; expected the exact origin of a page in small letters, such as "
+                "https://agents.example or http://localhost:3000."
             )
 
 
