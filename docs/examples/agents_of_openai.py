@@ -1,4 +1,4 @@
-"""A served agent as the model of an agent of openai-agents, whose tools are the actions.
+"""A served agent as the model of an agent of openai-agents, which has a tool for each action.
 
     pip install openai-agents
     reflectrl serve runs/number_line-nano
@@ -20,34 +20,31 @@ def play(base_url, api_key, model, env, task):
     env.reset(seed=0, options={"task": task})
     played, ends = [], []
 
-    def step(action):
-        played.append(action)
-        _, _, terminated, truncated, info = env.step(action)
-        if terminated or truncated:
-            ends.append(info["success"])
-        return env.observation.text
+    def tool(action):
+        def step() -> str:
+            played.append(action)
+            _, _, terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                ends.append(info["success"])
+            return env.observation.text
 
-    @function_tool
-    def add_one() -> str:
-        """Add one to the number."""
-        return step("add one")
-
-    @function_tool
-    def subtract_one() -> str:
-        """Subtract one from the number."""
-        return step("subtract one")
+        return function_tool(
+            step,
+            name_override=action.replace(" ", "_"),
+            is_enabled=lambda *_: action in env.observation.actions,  # the menu is what is legal now
+            failure_error_function=None,
+        )
 
     def at_the_end(_, results):
         return ToolsToFinalOutputResult(is_final_output=bool(ends), final_output=results[-1].output)
 
-    client = AsyncOpenAI(base_url=base_url, api_key=api_key)
     agent = Agent(
         "walker",
-        model=OpenAIChatCompletionsModel(model, client),
-        tools=[add_one, subtract_one],
+        model=OpenAIChatCompletionsModel(model, AsyncOpenAI(base_url=base_url, api_key=api_key)),
+        tools=[tool("add one"), tool("subtract one")],
         tool_use_behavior=at_the_end,
     )
-    Runner.run_sync(agent, env.observation.text, max_turns=1000)
+    Runner.run_sync(agent, env.observation.text, max_turns=env.horizon)
     return played, ends == [True]
 
 
