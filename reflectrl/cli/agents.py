@@ -31,6 +31,12 @@ Key = Annotated[
     typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),
 ]
 
+PushToHub = Annotated[
+    str | None,
+    typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Upload the export; needs HF_TOKEN or a login."),
+]
+Private = Annotated[bool, typer.Option("--private", help="Create the repository of --push-to-hub as a private one.")]
+
 
 def serve(
     run: Annotated[
@@ -148,25 +154,28 @@ def export(
         bool,
         typer.Option("--merge", help="Merge adapters into their base; always done for a base that others cannot get."),
     ] = False,
-    push_to_hub: Annotated[
-        str | None,
-        typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Upload the export; needs HF_TOKEN or a login."),
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier export.")] = False,
+    license: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="The hub's name of a licence; default: the base's.")
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Create the repository of --push-to-hub as a private one.")
-    ] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", metavar="OWNER/NAME", help="Dataset of the hub with the run's rows; repeatable."),
+    ] = None,
+    push_to_hub: PushToHub = None,
+    private: Private = False,
 ) -> None:
     """Write an agent's weights, tokenizer, model card and example."""
     check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     if not run.is_dir():
         raise InvalidInput(f"no run folder is at {run}; expected a folder that 'reflectrl run' has made.")
-    from reflectrl.share.export import check_push, push
+    from reflectrl.share.hub import check_push, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)
     from reflectrl.share.export import export_run
 
-    folder = export_run(run, out, merge=merge, tell=warn)
+    folder = export_run(run, out, merge=merge, replace=replace, license=license, datasets=dataset or (), tell=warn)
     say(f"export: {folder}")
     if push_to_hub is not None:
         say(f"hub: {push(folder, push_to_hub, private=private)}")
@@ -183,12 +192,20 @@ def export_data(
         typer.Option("--format", help="trl: prompt and completion; sharegpt: conversations; jsonl: all of a row."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder.")],
+    push_to_hub: PushToHub = None,
+    private: Private = False,
 ) -> None:
     """Write a run's SFT rows as a dataset, with a card."""
+    check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     from reflectrl.share.dataset import export_rows
+    from reflectrl.share.hub import check_push, push
 
+    if push_to_hub is not None:
+        check_push(push_to_hub)
     for file in export_rows(run, out, form):
         say(f"{out / file.kind}.jsonl: {counted(file.rows, 'row')}")
+    if push_to_hub is not None:
+        say(f"hub: {push(out, push_to_hub, private=private, kind='dataset')}")
 
 
 @data.command("import")
