@@ -6,6 +6,8 @@
 Each tool returns the next state. The agent calls a tool whenever it is asked, so the program says when the end is.
 """
 
+import asyncio
+
 from agents import Agent, OpenAIChatCompletionsModel, Runner, ToolsToFinalOutputResult, function_tool
 from agents import set_tracing_disabled as disable_tracing
 from openai import AsyncOpenAI
@@ -15,7 +17,7 @@ import reflectrl as rl
 disable_tracing(True)  # it would send the states to OpenAI
 
 
-def play(base_url, api_key, model, env, task):
+async def play(base_url, api_key, model, env, task):
     """Play a task, and return the actions and whether it succeeded."""
     env.reset(seed=0, options={"task": task})
     played, ends = [], []
@@ -38,16 +40,17 @@ def play(base_url, api_key, model, env, task):
     def at_the_end(_, results):
         return ToolsToFinalOutputResult(is_final_output=bool(ends), final_output=results[-1].output)
 
-    agent = Agent(
-        "walker",
-        model=OpenAIChatCompletionsModel(model, AsyncOpenAI(base_url=base_url, api_key=api_key)),
-        tools=[tool("add one"), tool("subtract one")],
-        tool_use_behavior=at_the_end,
-    )
-    Runner.run_sync(agent, env.observation.text, max_turns=env.horizon)
+    async with AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
+        agent = Agent(
+            "walker",
+            model=OpenAIChatCompletionsModel(model, client),
+            tools=[tool("add one"), tool("subtract one")],
+            tool_use_behavior=at_the_end,
+        )
+        await Runner.run(agent, env.observation.text, max_turns=env.horizon)
     return played, ends == [True]
 
 
 if __name__ == "__main__":
     line = rl.make_env("number_line")
-    print(play("http://127.0.0.1:8000/v1", "none", "number_line-nano", line, line.tasks("test")[0]))
+    print(asyncio.run(play("http://127.0.0.1:8000/v1", "none", "number_line-nano", line, line.tasks("test")[0])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import subprocess
 import sys
@@ -251,7 +252,8 @@ def test_the_loop_of_openai_s_client_plays_what_a_rollout_plays(served):
 def test_an_agent_of_openai_agents_plays_what_a_rollout_plays(served):
     run, url = served
     module, env = example("agents_of_openai", "agents"), make_env("number_line", size=8)
-    played = [module.play(url, "none", "number_line-nano", env, task) for task in env.tasks("test")[:2]]
+    tasks = env.tasks("test")[:2]
+    played = [asyncio.run(module.play(url, "none", "number_line-nano", env, task)) for task in tasks]
     assert played == by_rollout(run)
 
 
