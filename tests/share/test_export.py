@@ -335,7 +335,7 @@ def test_the_card_says_licence_and_datasets_and_versions_and_the_hub_s_library_r
     card = ModelCard.load(out / "README.md")
     assert (card.data.license, card.data.datasets, card.data.model_name) == ("mit", ["me/rows"], "number_line-nano")
     assert "No licence is stated" not in card.text
-    assert f"- Made with reflectrl {VERSION}, python " in card.text.replace("\\", "")
+    assert f"- Made with reflectrl {VERSION}, Python " in card.text.replace("\\", "")
     rows = [row for row in read_results(trained / "eval.jsonl") if row.policy == "rlft"]
     told = {result.metric_name: result for result in card.data.eval_results}
     assert {name.partition("reflections: ")[2] for name in told} <= {"local", "none"}
