@@ -349,7 +349,7 @@ def test_the_card_says_licence_and_datasets_and_versions_and_the_hub_s_library_r
         interval = [row.metrics.success_low, row.metrics.success_high]
         assert result.metric_args == {
             "interval_95": interval,
-            "episodes": 12,
+            "episodes": row.metrics.episodes,
             "tasks": row.tasks,
             "training_seeds": [0],
         }
