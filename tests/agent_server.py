@@ -50,6 +50,7 @@ def while_serving(run: Path, talk: Callable[[int], T], bounds: Bounds, key: str 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:
     """Return the status and the sentence of an error."""
-    assert set(answer.json()) == {"detail"}
-    assert answer.json()["detail"].endswith(".")
-    return answer.status_code, answer.json()["detail"]
+    sentence = answer.json()["detail"]
+    assert answer.json() == {"detail": sentence, "error": {"message": sentence}}
+    assert sentence.endswith(".")
+    return answer.status_code, sentence

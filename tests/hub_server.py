@@ -1,4 +1,4 @@
-"""A real HTTP server on 127.0.0.1 with the part of the Hugging Face hub's API that uploads models."""
+"""A real HTTP server on 127.0.0.1 with the part of the Hugging Face hub's API that uploads models and datasets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class HubServer:
         self.files: dict[str, dict[str, bytes]] = {}
         """Committed files of each repository: contents by path."""
         self.private: dict[str, bool] = {}
+        self.datasets: set[str] = set()
+        """Names of the repositories that are datasets."""
         self.status: dict[str, int] = {}
         """Status of failure for each call whose path contains the key."""
         self.large: dict[str, bytes] = {}
@@ -75,14 +77,15 @@ class HubServer:
             if name in self.files:
                 return {"error": "You already created this model repo", "url": f"{self.url}/{name}"}, 409
             self.files[name] = {}
+            self.datasets |= {name} if asked.get("type") == "dataset" else set()
             self.private[name] = asked.get("visibility") == "private" or asked.get("private") is True
             return {"url": f"{self.url}/{name}"}, 200
         if path.endswith(".git/info/lfs/objects/batch"):
             links = {each["oid"]: {"upload": {"href": f"{self.url}/large/{each['oid']}"}} for each in asked["objects"]}
             return {"objects": [{**each, "actions": links[each["oid"]]} for each in asked["objects"]]}, 200
-        owner, name, what = [*path.removeprefix("/api/models/").split("/"), ""][:3]
+        kind, owner, name, what = [*path.removeprefix("/api/").split("/"), ""][:4]
         files = self.files.get(f"{owner}/{name}")
-        if files is None:
+        if files is None or (kind == "datasets") != (f"{owner}/{name}" in self.datasets):
             return {"error": "Repository not found"}, 404
         if not what:
             return {"id": f"{owner}/{name}", "private": self.private.get(f"{owner}/{name}", False)}, 200

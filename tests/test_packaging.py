@@ -55,7 +55,7 @@ def test_the_wheel_works_from_outside_the_tree(tmp_path: Path) -> None:
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in FOLDERS
-        for pattern in ("*.py", "*.yaml", "*.css", "*.js", "*.tmpl", "py.typed")
+        for pattern in ("*.py", "*.yaml", "*.css", "*.html", "*.js", "*.tmpl", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert on_disk <= set(names)

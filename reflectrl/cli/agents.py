@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from math import isfinite
@@ -28,6 +29,12 @@ Key = Annotated[
     typer.Option("--api-key-env", help="Environment variable that holds the bearer key clients must send."),
 ]
 
+PushToHub = Annotated[
+    str | None,
+    typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Upload the export; needs HF_TOKEN or a login."),
+]
+Private = Annotated[bool, typer.Option("--private", help="Create the repository of --push-to-hub as a private one.")]
+
 
 def serve(
     run: Annotated[
@@ -44,6 +51,14 @@ def serve(
     host: Host = "127.0.0.1",
     served_as: ServedAs = None,
     allow_host: AllowedHosts = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="Origin whose web pages may use the server, such as https://agents.example; repeatable.",
+        ),
+    ] = None,
     port: Port = 8000,
     api_key_env: Key = None,
     max_body: Annotated[
@@ -56,7 +71,7 @@ def serve(
         float, typer.Option("--timeout-s", min=0.001, help="Maximum seconds for a reply.")
     ] = Bounds.timeout_s,
 ) -> None:
-    """Serve an agent over HTTP until Ctrl-C: POST /act maps a state to an action."""
+    """Serve an agent over HTTP until Ctrl-C: a page, /act, and a chat model with OpenAI's API."""
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise InvalidInput(
@@ -65,6 +80,7 @@ def serve(
     if not isfinite(timeout_s):
         raise InvalidInput(f"--timeout-s {timeout_s} was given; expected a number of seconds.")
     check_names(served_as or ())
+    _check_origins(allow_origin or ())
     key = None if api_key_env is None else read_key(api_key_env)
     from reflectrl.share.server import serve as answer
 
@@ -79,6 +95,7 @@ def serve(
         bounds=bounds,
         served_as=served_as or (),
         allow_hosts=allow_host or (),
+        origins=allow_origin or (),
         ready=say,
     )
 
@@ -94,6 +111,21 @@ def check_names(served_as: Sequence[str]) -> None:
         if not name or host_of(f"//{name}") != name.lower():
             raise InvalidInput(
                 f"--served-as {name!r} was given; expected a host name without scheme and port, such as agents.example."
+            )
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    """Check the origins of ``--allow-origin``, which have to be what a browser sends.
+
+    Raises:
+        InvalidInput: one that is none; a ``*`` would open the server to every page that its users visit.
+
+    """
+    for origin in origins:
+        if not re.fullmatch(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?", origin):
+            raise InvalidInput(
+                f"--allow-origin {origin!r} was given; expected the exact origin of a page in small letters, such as "
+                "https://agents.example or http://localhost:3000."
             )
 
 
@@ -120,25 +152,28 @@ def export(
         bool,
         typer.Option("--merge", help="Merge adapters into their base; always done for a base that others cannot get."),
     ] = False,
-    push_to_hub: Annotated[
-        str | None,
-        typer.Option("--push-to-hub", metavar="OWNER/NAME", help="Upload the export; needs HF_TOKEN or a login."),
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an earlier export.")] = False,
+    license: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="The hub's name of a licence; default: the base's.")
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Create the repository of --push-to-hub as a private one.")
-    ] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", metavar="OWNER/NAME", help="Dataset of the hub with the run's rows; repeatable."),
+    ] = None,
+    push_to_hub: PushToHub = None,
+    private: Private = False,
 ) -> None:
     """Write an agent's weights, tokenizer, model card and example."""
     check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     if not run.is_dir():
         raise InvalidInput(f"no run folder is at {run}; expected a folder that 'reflectrl run' has made.")
-    from reflectrl.share.export import check_push, push
+    from reflectrl.share.hub import check_push, push
 
     if push_to_hub is not None:
         check_push(push_to_hub)
     from reflectrl.share.export import export_run
 
-    folder = export_run(run, out, merge=merge, tell=warn)
+    folder = export_run(run, out, merge=merge, replace=replace, license=license, datasets=dataset or (), tell=warn)
     say(f"export: {folder}")
     if push_to_hub is not None:
         say(f"hub: {push(folder, push_to_hub, private=private)}")
@@ -155,12 +190,20 @@ def export_data(
         typer.Option("--format", help="trl: prompt and completion; sharegpt: conversations; jsonl: all of a row."),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="New folder.")],
+    push_to_hub: PushToHub = None,
+    private: Private = False,
 ) -> None:
     """Write a run's SFT rows as a dataset, with a card."""
+    check_belongs("--private", "--push-to-hub", given=private, owner_given=push_to_hub is not None)
     from reflectrl.share.dataset import export_rows
+    from reflectrl.share.hub import check_push, push
 
+    if push_to_hub is not None:
+        check_push(push_to_hub)
     for file in export_rows(run, out, form):
         say(f"{out / file.kind}.jsonl: {counted(file.rows, 'row')}")
+    if push_to_hub is not None:
+        say(f"hub: {push(out, push_to_hub, private=private, kind='dataset')}")
 
 
 @data.command("import")

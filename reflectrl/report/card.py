@@ -13,10 +13,13 @@ from string import Template
 from typing import Any
 
 import yaml
+from huggingface_hub import EvalResult
+from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from reflectrl.config import Recipe
 from reflectrl.config.agent_file import AgentFile
 from reflectrl.core.registry import env_package
+from reflectrl.core.run_files import POLICIES
 from reflectrl.core.text import counted, visible
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.section import ModelSection, package_of
@@ -69,6 +72,10 @@ class Card:
     """True if the reflector is an adapter."""
     validated: Validated | None = None
     """How the policy did in validation; ``None`` if unknown."""
+    license: str | None = None
+    """The hub's identifier of the licence; ``None`` if unknown."""
+    datasets: Sequence[str] = ()
+    """Datasets of the hub on which the players were trained."""
 
 
 def model_card(card: Card) -> str:
@@ -176,9 +183,37 @@ def _metadata(card: Card) -> dict[str, Any]:
         "tags": ["reflectrl", "reinforcement-learning", "agents", env.partition(":")[0]],
         "base_model": base and base.name,
         "base_model_relation": base and ("adapter" if card.adapter else "finetune"),
-        "license": base and base.license,
+        "license": card.license,
+        "datasets": list(card.datasets),
+        "model-index": _results(card),
     }
     return {key: value for key, value in known.items() if value}
+
+
+def _results(card: Card) -> list[dict[str, Any]]:
+    """Return the success of the exported policy, by split, in the form that the hub shows; empty if not evaluated."""
+    rows = [row for row in card.run.own_rows if row.policy == POLICIES[card.policy]]
+    env = visible(card.agent.env)
+    results = [
+        EvalResult(
+            task_type="reinforcement-learning",
+            task_name="acting in a text environment",
+            dataset_type=env,
+            dataset_name=env,
+            dataset_split=visible(row.split),
+            metric_type="success_rate",
+            metric_value=row.metrics.success,
+            metric_name=f"success with {row.mode} actions; reflections: {visible(row.reflections)}",
+            metric_args={
+                "interval_95": [row.metrics.success_low, row.metrics.success_high],
+                "episodes": row.metrics.episodes,
+                "tasks": row.tasks,
+                "training_seeds": [card.recipe.seed],
+            },
+        )
+        for row in rows
+    ]
+    return eval_results_to_model_index(visible(card.recipe.name), results) if results else []
 
 
 def _what(card: Card) -> Iterator[str]:
@@ -199,6 +234,9 @@ def _what(card: Card) -> Iterator[str]:
         yield f"- Reflector: {_loaded(section, adapter=card.reflector_adapter, subfolder='reflector')}"
     revision = f", revision {card.base.revision}" if card.base and card.base.revision else ""
     yield f"- Base model: {markdown(recipe.model.name + revision)}{'' if card.base else _elsewhere(card)}"
+    if origin := card.run.origin:
+        versions = {"reflectrl": origin.reflectrl, **origin.versions}
+        yield f"- Made with {markdown(', '.join(f'{name} {number}' for name, number in versions.items()))}"
     supervised = "supervised fine-tuning" if recipe.sft.enabled else "no supervised fine-tuning"
     yield f"- Training: {supervised}, {'then' if card.policy == 'policy' else 'no'} reinforcement learning"
     if card.validated is not None:
@@ -335,7 +373,7 @@ def _limits(card: Card) -> Iterator[str]:
         yield "Reflections are a model's words: they may be wrong, and do not explain what the policy does."
     if card.policy != "policy" and card.recipe.rlft:
         yield "Its reinforcement learning was not done when it was exported."
-    if card.base is None or card.base.license is None:
+    if card.license is None:
         yield "No licence is stated here; ask the publisher."
 
 

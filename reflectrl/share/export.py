@@ -7,10 +7,9 @@ example.json
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +22,6 @@ from reflectrl.config import Recipe, dump_recipe
 from reflectrl.config.agent_file import AgentFile, read_agent_file, without_server, write_agent_file
 from reflectrl.config.trust import remember
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.errors import raised
 from reflectrl.core.files import in_one_move, read_text, write_text
 from reflectrl.core.run_files import (
     AGENT,
@@ -52,88 +50,8 @@ from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results, read_validated, write_validated
 from reflectrl.rollout.turn import menu_of, policy_views
 from reflectrl.seats.table import menu_view
+from reflectrl.share.hub import is_hub_name
 from reflectrl.share.scrub import Scrubber
-
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_REPLACED = [*PLAYER_FILES, f"{REFLECTOR}/*", "example.py", "example.json"]
-"""Files deleted from the repository if the folder lacks them: an old adapter would be loaded beside merged weights, and
-the example of an earlier agent would be wrong."""
-
-
-def is_hub_name(name: str) -> bool:
-    """Return whether ``name`` has the form OWNER/NAME."""
-    return bool(_NAME.fullmatch(name)) and not re.search(r"\.\.|--|\.git$|[.-]$", name)
-
-
-def check_push(name: str) -> str:
-    """Check what can be checked before the export, and return the token.
-
-    Raises:
-        InvalidInput: the name is invalid, there is no token, or the process may not go online.
-
-    """
-    from huggingface_hub import get_token
-    from huggingface_hub.constants import is_offline_mode
-
-    if not is_hub_name(name):
-        raise InvalidInput(f"--push-to-hub {name!r} was given; expected OWNER/NAME, such as me/taxi-agent.")
-    if is_offline_mode():
-        raise InvalidInput("--push-to-hub was given but HF_HUB_OFFLINE is set; unset it to go online.")
-    token = get_token()
-    if token is None:
-        raise InvalidInput(
-            "--push-to-hub needs a hub token with write permission; run `hf auth login`, or set HF_TOKEN."
-        )
-    return token
-
-
-def push(folder: Path, name: str, *, private: bool = False) -> str:
-    """Create the repository ``name`` if there is none, upload ``folder``, and return its address.
-
-    Raises:
-        InvalidInput: see ``check_push``; the token lacks the permission, or a repository that should be private exists
-            and is public.
-        WorkFailed: the hub cannot be reached, or refused the upload.
-
-    """
-    token = check_push(name)
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="reflectrl")
-    try:
-        url = api.create_repo(name, private=private or None, exist_ok=True)
-        if private and not api.repo_info(name).private:  # the hub leaves a repository as public as it is
-            raise InvalidInput(
-                f"--private was given but {name!r} is on the hub already and public; nothing was uploaded: make it "
-                "private there, choose another name, or leave out --private."
-            )
-        api.upload_folder(
-            folder_path=folder,
-            repo_id=name,
-            delete_patterns=_REPLACED,
-            commit_message="Upload an agent trained with reflectrl",
-        )
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            raise InvalidInput(
-                f"the hub refused to write {name!r} ({status}): the token is wrong or lacks the permission; run "
-                "`hf auth login` with another one, or choose another name."
-            ) from error
-        raise _failed(folder, name, f"the hub answered with status {status}") from error
-    except InvalidInput:
-        raise
-    except Exception as error:  # noqa: BLE001 - includes errors of the HTTP and storage libraries below
-        raise _failed(folder, name, f"it {raised(error)}".replace(token, "[token]")) from error
-    return str(url)
-
-
-def _failed(folder: Path, name: str, why: str) -> WorkFailed:
-    return WorkFailed(
-        f"the upload to {name!r} failed: {why}; the export in {folder} is complete, so run the command again."
-    )
-
 
 _ADAPTER = "adapter_config.json"
 _WRITTEN = (*PLAYER_FILES, REFLECTOR, AGENT, RECIPE, "README.md", "example.py", "example.json")
@@ -143,23 +61,40 @@ _SUFFIXES = (".safetensors", ".json", ".txt", ".model", ".jinja", ".py")
 
 
 def export_run(
-    run: Path, out: Path | None = None, *, merge: bool = False, tell: Callable[[str], None] = lambda _: None
+    run: Path,
+    out: Path | None = None,
+    *,
+    merge: bool = False,
+    replace: bool = False,
+    license: str | None = None,
+    datasets: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Write the agent of a run folder to ``out``, and return that path.
 
     Args:
         run: the run folder; its latest policy is exported.
-        out: a new folder, or an earlier export, which is replaced in one move; ``export`` in the run if absent.
+        out: a new folder; ``export`` in the run if absent.
         merge: merge adapters into their base; always done for a base that is neither on the hub nor in a package.
+        replace: replace an earlier export at ``out``, in one move.
+        license: the hub's identifier of the licence, such as ``mit``; that of the base if absent.
+        datasets: datasets of the hub on which the players were trained, for the card.
         tell: receives a line for everything unusual about the export.
 
     Raises:
-        InvalidInput: ``run`` is not a run folder, has no policy or a damaged part, or ``out`` is not an export.
+        InvalidInput: ``run`` is not a run folder, has no policy or a damaged part; ``out`` is not an export, or one
+            that is not to be replaced; the licence or a dataset is none of the hub's names.
         WorkFailed: the disk refused to write.
 
     """
     out = run / "export" if out is None else out
-    _check_place(out)
+    _check_place(out, replace=replace)
+    if license is not None and not re.fullmatch("[a-z0-9][a-z0-9.-]{1,40}", license):
+        raise InvalidInput(
+            f"--license {license!r} was given; expected the hub's name of a licence, such as apache-2.0."
+        )
+    if wrong := [name for name in datasets if not is_hub_name(name)]:
+        raise InvalidInput(f"--dataset {wrong[0]!r} was given; expected OWNER/NAME, such as me/taxi-rows.")
     recipe = read_recipe(run)
     if read_agent_file(run) is not None:
         raise InvalidInput(f"{run} is an exported agent already; give its run folder, or copy it.")
@@ -177,7 +112,7 @@ def export_run(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with in_one_move(out) as fresh:
-            _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run)).write()
+            _Export(recipe, run, fresh, policy, merge, tell, Scrubber(run), license, datasets).write()
     except OSError as error:
         raise WorkFailed(
             f"the export cannot be written to {out}: {error.strerror or error}; make room or choose another --out."
@@ -186,7 +121,7 @@ def export_run(
     return out
 
 
-def _check_place(out: Path) -> None:
+def _check_place(out: Path, *, replace: bool) -> None:
     if out.resolve() == Path.cwd():
         raise InvalidInput(f"--out {out} is the current folder, which cannot be replaced; choose another --out.")
     if not out.exists() and not out.is_symlink():
@@ -199,7 +134,10 @@ def _check_place(out: Path) -> None:
             f"{out} also holds {', '.join(others[:3])}{', ...' if others[3:] else ''}, which an export would remove; "
             "move that away, or choose another --out."
         )
-    read_agent_file(out)
+    if read_agent_file(out) is not None and not replace:
+        raise InvalidInput(
+            f"{out} holds an earlier export, which is not replaced unasked; give --replace, or choose another --out."
+        )
 
 
 @dataclass
@@ -213,6 +151,8 @@ class _Export:
     merge: bool
     tell: Callable[[str], None]
     scrubber: Scrubber
+    license: str | None
+    datasets: Sequence[str]
     notes: list[str] = field(default_factory=list)
     """Lines for the model card, as reported to ``tell``."""
 
@@ -238,8 +178,19 @@ class _Export:
         run = read_runs([self.run])[0]
         run = replace(run, rows=tuple(replace(row, benchmark=scrubber.text(row.benchmark)) for row in run.rows))
         base = _base(self.recipe.model)
-        card = Card(run, recipe, agent, self.policy, adapter, base, self.notes, reflector_adapter=reflecting)
-        card = replace(card, validated=read_validated(self.to))
+        card = Card(
+            run,
+            recipe,
+            agent,
+            self.policy,
+            adapter,
+            base,
+            self.notes,
+            reflector_adapter=reflecting,
+            validated=read_validated(self.to),
+            license=self.license or (None if base is None else base.license),
+            datasets=self.datasets,
+        )
         write_text(self.to / "README.md", model_card(card))
 
     def _player(self, place: Path, name: str, section: ModelSection) -> None:

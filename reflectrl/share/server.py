@@ -1,5 +1,7 @@
 """``serve``: an agent over HTTP, whose ``/act`` maps a state to an action; ``serve_env``: an environment.
 
+The same agent is a chat model at ``/v1/chat/completions``, and the page at ``/`` asks ``/act``.
+
 The only importer of uvicorn. Requests are never written to disk or to the log. TLS, limits per client, and
 clients that open connections without sending a request are left to a reverse proxy.
 """
@@ -24,7 +26,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from reflectrl.config.agent_file import read_agent_file
@@ -41,8 +44,12 @@ from reflectrl.pipeline.folder import read_recipe
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move
 from reflectrl.share import Bounds
-from reflectrl.share.wire import ActReply, ActRequest, ErrorReply, Gate, describe_mistakes, error_reply
+from reflectrl.share.chat import ChatRequest, as_act, completion, events
+from reflectrl.share.wire import ActReply, ActRequest, ErrorReply, Gate, describe_mistakes, error_reply, page
 
+CHAT = "/v1/chat/completions"
+PAGES = ("/", "/docs")
+"""Paths of the page, which holds nothing of the agent's and asks for the key itself."""
 MAX_CHARS_PER_TOKEN = 32
 """Maximum length of the texts of a request, in characters per token of the longest prompt."""
 
@@ -58,6 +65,7 @@ def serve(
     bounds: Bounds | None = None,
     served_as: Sequence[str] = (),
     allow_hosts: Collection[str] = (),
+    origins: Sequence[str] = (),
     ready: Callable[[str], None] = tell_user,
 ) -> None:
     """Serve the agent of a run folder, or an exported one, until SIGINT or SIGTERM; from the main thread only.
@@ -72,6 +80,7 @@ def serve(
         bounds: limits of a request.
         served_as: host names that clients may use, besides ``host``, ``localhost`` and IP addresses.
         allow_hosts: servers that the players of a folder from elsewhere may send states to.
+        origins: origins of web pages whose scripts may send requests and read the replies (CORS).
         ready: receives a line with the agent and the address, once the server answers.
 
     Raises:
@@ -85,7 +94,7 @@ def serve(
 
         def make(names: Iterable[str], url: str) -> FastAPI:
             said = f"serving {agent.who} with {agent.way_to_play} on {url}"
-            return make_app(agent, bounds, key, names, ready=lambda: ready(said))
+            return make_app(agent, bounds, key, names, origins=origins, ready=lambda: ready(said))
 
         run_app(make, listener, host, key=key, bounds=bounds, served_as=served_as)
 
@@ -226,6 +235,7 @@ def make_app(
     key: str | None = None,
     hosts: Iterable[str] = (),
     *,
+    origins: Sequence[str] = (),
     ready: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Return the application, see ``serve``; ``ready`` is called when it begins to answer."""
@@ -246,13 +256,19 @@ def make_app(
         redoc_url=None,
         responses={"default": {"model": ErrorReply}},
     )
-    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts)
+    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts, public=PAGES)
+    if origins:  # before the gate, since browsers ask for permission without the key
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     app.add_exception_handler(RequestValidationError, _answer_mistakes)
     for kind in (InvalidInput, WorkFailed):
         app.add_exception_handler(kind, _answer_error)
     handlers = Handlers(agent, players, bounds.timeout_s)
     app.get("/health")(handlers.health)
     app.post("/act")(handlers.act)
+    app.get("/v1/models")(handlers.models)
+    app.post(CHAT, response_model=None)(handlers.chat)
+    for path in PAGES:
+        app.get(path, include_in_schema=False)(page)
     return app
 
 
@@ -315,6 +331,19 @@ class Handlers:
             logprob=chosen.logprob,
             entropy=chosen.entropy,
         )
+
+    async def models(self) -> dict[str, Any]:
+        """List the one model, as clients of OpenAI's API ask for it."""
+        model = {"id": self._agent.recipe.name, "object": "model", "created": 0, "owned_by": "reflectrl"}
+        return {"object": "list", "data": [model]}
+
+    async def chat(self, request: ChatRequest) -> JSONResponse | StreamingResponse:
+        """Choose an action as a chat model: OpenAI's API, with tools or choices as the menu."""
+        asked = as_act(request, self._agent, self._agent.recipe.name)
+        whole = completion(request, asked, await self.act(asked.request))
+        if request.stream:
+            return StreamingResponse(events(whole), media_type="text/event-stream")
+        return JSONResponse(whole)
 
     def _check_size(self, texts: Iterable[str]) -> None:
         """Refuse texts of which a prompt could show only a small part: to cut them would keep the players' thread busy.
@@ -435,6 +464,7 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
     return error_reply(status, str(error), {"retry-after": "1"} if status in (503, 504) else None)
 
 
-async def _answer_mistakes(_: Request, error: Exception) -> JSONResponse:
+async def _answer_mistakes(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return error_reply(422, describe_mistakes(error.errors()))
+    expected = ChatRequest if request.url.path == CHAT else ActRequest
+    return error_reply(422, describe_mistakes(error.errors(), expected))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reflectrl.core import nearest
@@ -95,24 +100,28 @@ class ActReply(BaseModel):
 class ErrorReply(BaseModel):
     """Reply to a request that failed."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     detail: str
     """What was wrong, as a sentence."""
+    error: dict[Literal["message"], str]
+    """The same, where clients of OpenAI's API look for it."""
 
 
-def describe_mistakes(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Turn pydantic's errors about an ``ActRequest`` into a sentence that does not repeat the values of the request."""
+def describe_mistakes(errors: Sequence[Mapping[str, Any]], expected: type[BaseModel]) -> str:
+    """Turn pydantic's errors about an ``expected`` request into a sentence that repeats none of its values."""
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return f"the request cannot be used: {'; '.join(map(_mistake, errors[:3]))}{more}."
+    return f"the request cannot be used: {'; '.join(_mistake(each, expected) for each in errors[:3])}{more}."
 
 
-def _mistake(error: Mapping[str, Any]) -> str:
+def _mistake(error: Mapping[str, Any], expected: type[BaseModel]) -> str:
     kind, field = error["type"], ".".join(str(key)[:MAX_NAME_CHARS] for key in error["loc"][1:])
     if kind == "json_invalid":
         return "its body is not JSON"
     if not field:
         return "its body is not JSON object, or content-type is not application/json"
     if kind == "extra_forbidden":
-        return f"the field {field!r} is unknown; {nearest(field, ActRequest.model_fields)}".removesuffix(".")
+        return f"the field {field!r} is unknown; {nearest(field, expected.model_fields)}".removesuffix(".")
     if kind == "missing":
         return f"the field {field!r} is missing"
     wrong = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input ")
@@ -120,8 +129,27 @@ def _mistake(error: Mapping[str, Any]) -> str:
 
 
 def error_reply(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return an error reply in FastAPI's format."""
-    return JSONResponse(ErrorReply(detail=sentence).model_dump(), status, headers)
+    """Return an error reply in FastAPI's format and in OpenAI's."""
+    reply = ErrorReply(detail=sentence, error={"message": sentence})
+    return JSONResponse(reply.model_dump(), status, headers)
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """Return the page and the policy with which a browser runs its own script only, and asks only this server."""
+    text = files("reflectrl.share").joinpath("page.html").read_text(encoding="utf-8")
+    hashes = {
+        kind: b64encode(sha256(re.findall(f"<{kind}>(.*)</{kind}>", text, re.DOTALL)[0].encode()).digest()).decode()
+        for kind in ("script", "style")
+    }
+    own = f"script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; connect-src 'self'"
+    return text, f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+async def page() -> HTMLResponse:
+    """Return the page on which a person tries states, and reads what there is to ask."""
+    text, policy = _page()
+    return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
 
 
 class Gate:
@@ -136,17 +164,25 @@ class Gate:
         key: bearer key that clients must send; ``None`` for no check.
         hosts: host names that clients may use, besides ``localhost`` and IP addresses.
         pages: host names of web pages, besides the server's own, that may open a websocket.
+        public: paths that need no key.
 
     """
 
     def __init__(
-        self, app: ASGIApp, bounds: Bounds, key: str | None, hosts: Iterable[str] = (), pages: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        bounds: Bounds,
+        key: str | None,
+        hosts: Iterable[str] = (),
+        pages: Iterable[str] = (),
+        public: Collection[str] = (),
     ) -> None:
         self._app = app
         self._bounds = bounds
         self._key = key
         self._hosts = {"localhost", *map(str.lower, hosts)}
         self._pages = {*map(str.lower, pages)}
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or websocket, or pass on an event of the application's lifespan."""
@@ -159,7 +195,8 @@ class Gate:
             return
         try:
             self._check_host(host_of(f"//{headers.get('host', '')}"))
-            self._check_key(headers)
+            if scope["path"] not in self._public:
+                self._check_key(headers)
             body = await self._body(receive)
         except HTTPException as refused:
             reply = error_reply(refused.status_code, refused.detail, refused.headers)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +17,16 @@ import pytest
 import torch
 from quiet_trl import QUIET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from trained_runs import TrainedRuns
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import get_json_schema
 from transformers.utils.chat_template_utils import render_jinja_template
+from warm_processes import WarmProcess, command_line
 
+from reflectrl import make_env
 from reflectrl.core import NatLangEnv, check_env
+from reflectrl.pipeline.agent import load_agent
+from reflectrl.rollout import Episode, rollout
 
 pytestmark = pytest.mark.slow
 
@@ -208,6 +215,46 @@ def test_what_a_tool_call_is_answered():
     assert game.act("jump") == f"That is not possible. {first}"
     assert (game.act("add one"), game.get_reward()) == ("The game is over.", 1.0)
     assert (game.act("add one"), game.get_reward()) == ("The game is over.", 1.0)
+
+
+# ---- our agents in others' loops -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(trained_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A run, and the address of its agent, which plays its most probable actions."""
+    run, log = trained_run(), tmp_path_factory.mktemp("served") / "log"
+    process = WarmProcess(log, command_line, "serve", str(run), "--port", "0", "--greedy")
+    try:
+        while "http" not in (process.said if log.exists() else ""):
+            assert process.poll() is None
+        yield run, f"{process.said.split()[-1]}/v1"
+    finally:
+        process.kill()
+
+
+def by_rollout(run: Path) -> list[tuple[list[str], bool]]:
+    """Return the actions and the success of the agent's own episodes of two tasks."""
+    agent, env = load_agent(run, greedy=True), make_env("number_line", size=8)
+    parts = {"policy": agent.policy, "seats": agent.seats, "layout": agent.layout}
+    played = [rollout([env], [Episode(task, 0)], **parts)[0] for task in env.tasks("test")[:2]]
+    return [(list(each.actions), each.success) for each in played]
+
+
+def test_the_loop_of_openai_s_client_plays_what_a_rollout_plays(served):
+    run, url = served
+    module, env = example("chat_of_openai", "openai"), make_env("number_line", size=8)
+    with module.OpenAI(base_url=url, api_key="none") as client:
+        played = [module.play(client, env, task) for task in env.tasks("test")[:2]]
+    assert played == by_rollout(run)
+
+
+def test_an_agent_of_openai_agents_plays_what_a_rollout_plays(served):
+    run, url = served
+    module, env = example("agents_of_openai", "agents"), make_env("number_line", size=8)
+    tasks = env.tasks("test")[:2]
+    played = [asyncio.run(module.play(url, "none", "number_line-nano", env, task)) for task in tasks]
+    assert played == by_rollout(run)
 
 
 @pytest.mark.parametrize("name", ["minigrid_in_words", "pettingzoo_opponent"])

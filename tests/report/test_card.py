@@ -66,12 +66,16 @@ def shown(text: str) -> tuple[list[str], str]:
 
 def test_a_card_has_metadata_sections_and_intervals():
     text = model_card(card())
-    assert metadata(text) == {
+    [index] = metadata(text)["model-index"]
+    [result] = index["results"]
+    assert (index["name"], result["dataset"]["split"]) == ("number_line-nano", "test")
+    assert [metric["value"] for metric in result["metrics"]] == [0.5]
+    assert metadata(model_card(card(rows=()))) == {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["reflectrl", "reinforcement-learning", "agents", "number_line"],
     }
-    based = metadata(model_card(card(adapter=True, base=Base("owner/tiny", None, "mit"))))
+    based = metadata(model_card(card(adapter=True, base=Base("owner/tiny", None, "mit"), license="mit")))
     assert based["library_name"] == "peft"
     assert (based["base_model"], based["base_model_relation"], based["license"]) == ("owner/tiny", "adapter", "mit")
     titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]

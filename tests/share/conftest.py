@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from agent_server import KEY
+from hub_server import TOKEN
+from huggingface_hub import constants
 from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
@@ -56,3 +58,14 @@ def client(url: str) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {KEY}"}
     with httpx2.Client(base_url=url, timeout=300, trust_env=False, headers=headers) as client:
         yield client
+
+
+@pytest.fixture
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Allow this process to go online, with a token; huggingface_hub reads some variables when it is imported."""
+    for name, value in (("OFFLINE", False), ("DISABLE_XET", True), ("DISABLE_PROGRESS_BARS", True)):
+        monkeypatch.setattr(constants, f"HF_HUB_{name}", value)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return monkeypatch

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from command_line import reflectrl, refused
 from datasets import load_dataset
+from hub_server import TOKEN, HubServer
 from quiet_trl import QUIET
 from tiny import gpt2, tokenizer
 from trl import SFTConfig, SFTTrainer
@@ -159,3 +160,24 @@ def test_what_has_no_rows_of_texts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="pictures"):
         export_rows(taught(tmp_path / "pictured", *shown), out, "trl")
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_push_makes_a_repository_of_a_dataset(rows_of: Path, tmp_path: Path, online: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "rows"
+    push = ("data", "export", rows_of, "--format", "trl", "--out", out, "--push-to-hub", "me/rows")
+    with HubServer() as hub, HubServer() as broken:
+        online.setenv("HF_ENDPOINT", hub.url)
+        done = reflectrl(*push, "--private")
+        online.setenv("HF_ENDPOINT", broken.url)
+        broken.status = {"api/repos/create": 500}
+        failed = reflectrl(*(tmp_path / "again" if word == out else word for word in push))
+    assert (done.code, done.out.splitlines()[-1]) == (0, f"hub: {hub.url}/me/rows")
+    assert (hub.datasets, hub.private) == ({"me/rows"}, {"me/rows": True})
+    assert hub.files["me/rows"] == {path.name: path.read_bytes() for path in out.iterdir()}
+    assert TOKEN not in done.out + done.err
+    assert failed.code == 1
+    assert f"`hf upload me/rows {tmp_path}/again --repo-type dataset`" in failed.err
+    assert "--private was given without --push-to-hub" in refused(
+        "data", "export", rows_of, "--format", "trl", "--out", out, "--private"
+    )

@@ -14,7 +14,7 @@ import torch
 import yaml
 from command_line import reflectrl, refused
 from hub_server import TOKEN, HubServer
-from huggingface_hub import constants
+from huggingface_hub import ModelCard, constants
 from peft import AutoPeftModelForCausalLM
 from records import policy_prompt_of
 from run_folders import forget_digests
@@ -25,10 +25,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, ReflectRLError, WorkFailed
+from reflectrl.core.origin import VERSION
 from reflectrl.lm.encode import PlainText
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
-from reflectrl.share.export import export_run, push
+from reflectrl.rollout.results import read_results
+from reflectrl.share.export import export_run
+from reflectrl.share.hub import push
 from reflectrl.share.scrub import Scrubber
 
 ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05")
@@ -205,7 +208,7 @@ def test_an_adapter_on_a_base_of_the_hub_stays_one_unless_merging_is_asked_for(t
         assert f'`{"AutoPeftModel" if each == folder else "AutoModel"}ForCausalLM.from_pretrained("FOLDER")`' in card
         assert not [name for name, content in contents(each).items() if str(tmp_path).encode() in content]
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))  # the base is not in the cache
-    again = export_run(run, tmp_path / "adapter")
+    again = export_run(run, tmp_path / "adapter", replace=True)
     assert json.loads((again / "adapter_config.json").read_text())["revision"] is None
 
 
@@ -308,7 +311,10 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, t
     before = contents(folder)
     (folder / "reflector" / "left_over.json").write_text("{}")
     (folder / "vocab.json").write_text("{}")
-    assert contents(export_run(run)) == before
+    assert "holds an earlier export, which is not replaced unasked; give --replace" in refused("export", run)
+    assert (folder / "vocab.json").exists()
+    assert reflectrl("export", run, "--replace").code == 0
+    assert contents(folder) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("")
@@ -316,10 +322,39 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, t
     (tmp_path / "foreign" / "agent.json").write_text('{"name": "another agent"}\n')
     for out in (tmp_path / "notes", tmp_path / "file", run, run / "policy", tmp_path / "foreign"):
         with pytest.raises(InvalidInput, match=out.name):
-            export_run(run, out)
+            export_run(run, out, replace=True)
     assert (tmp_path / "notes" / "thesis.txt").read_text() == "years of work"
     with pytest.raises(WorkFailed, match="file/out"):
         export_run(run, tmp_path / "file" / "out")
+
+
+def test_the_card_says_licence_and_datasets_and_versions_and_the_hub_s_library_reads_its_results(trained, tmp_path):
+    out = tmp_path / "agent"
+    done = reflectrl("export", trained, "--out", out, "--license", "mit", "--dataset", "me/rows")
+    assert done.code == 0, done.err
+    card = ModelCard.load(out / "README.md")
+    assert (card.data.license, card.data.datasets, card.data.model_name) == ("mit", ["me/rows"], "number_line-nano")
+    assert "No licence is stated" not in card.text
+    assert f"- Made with reflectrl {VERSION}, Python " in card.text.replace("\\", "")
+    rows = [row for row in read_results(trained / "eval.jsonl") if row.policy == "rlft"]
+    told = {result.metric_name: result for result in card.data.eval_results}
+    assert {name.partition("reflections: ")[2] for name in told} <= {"local", "none"}
+    for row in (row for row in rows if row.reflections == "local"):
+        result = told[f"success with {row.mode} actions; reflections: local"]
+        assert (result.dataset_type, result.dataset_split, result.metric_value) == (
+            "number_line",
+            row.split,
+            row.metrics.success,
+        )
+        interval = [row.metrics.success_low, row.metrics.success_high]
+        assert result.metric_args == {
+            "interval_95": interval,
+            "episodes": row.metrics.episodes,
+            "tasks": row.tasks,
+            "training_seeds": [0],
+        }
+    assert "such as apache-2.0" in refused("export", trained, "--out", tmp_path / "b", "--license", "MIT License")
+    assert "such as me/taxi-rows" in refused("export", trained, "--out", tmp_path / "b", "--dataset", "rows")
 
 
 def test_files_of_others_in_an_export_are_not_removed_with_it(run: Path, tmp_path: Path) -> None:
@@ -327,7 +362,7 @@ def test_files_of_others_in_an_export_are_not_removed_with_it(run: Path, tmp_pat
     (out / ".git").mkdir()
     (out / "LICENSE").write_text("mine")
     with pytest.raises(InvalidInput, match=r"also holds \.git, LICENSE, which an export would remove"):
-        export_run(run, out)
+        export_run(run, out, replace=True)
     assert (out / "LICENSE").read_text() == "mine"
 
 
@@ -345,17 +380,6 @@ def test_an_export_without_its_run_s_questions_is_not_played(run: Path, tmp_path
     recipe |= {"env": {"name": "auto_explore"}, "dataset": {"repositories": ["company:nano"]}}
     (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     assert "does not hold the questions" in refused("play", "--run", str(out))
-
-
-@pytest.fixture
-def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Allow this process to go online, with a token; huggingface_hub reads some variables when it is imported."""
-    for name, value in (("OFFLINE", False), ("DISABLE_XET", True), ("DISABLE_PROGRESS_BARS", True)):
-        monkeypatch.setattr(constants, f"HF_HUB_{name}", value)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    return monkeypatch
 
 
 def test_a_push_leaves_the_whole_folder_on_the_hub_and_no_token_anywhere(trained, tmp_path, online):

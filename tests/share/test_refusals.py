@@ -98,7 +98,7 @@ def test_what_is_no_request_is_refused(client: httpx2.Client) -> None:
     assert refusal(form)[0] == 422
     assert client.get("/nothing").status_code == 404
     assert client.get("/act").status_code == 405
-    assert client.post("/v1/chat/completions", json=STATE).status_code == 404
+    assert client.post("/v1/completions", json=STATE).status_code == 404
     large = json.dumps({**STATE, "observation": "x" * 4000}).encode()
     for content in (large, iter([large[:1000], large[1000:]])):
         status, sentence = refusal(client.post("/act", content=content, headers={"content-type": "application/json"}))
