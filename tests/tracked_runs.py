@@ -31,9 +31,10 @@ def killed_after_three(run: Path) -> None:
 
 
 def train_twice(run: Path, tracker: str) -> None:
-    train(run, f"report_to={tracker}")
+    reported = (f"report_to={tracker}", "report_to.name=line", "report_to.group=seeds", "report_to.tags=[first, tiny]")
+    train(run, *reported)
     killed_after_three(run)
-    train(run, f"report_to={tracker}")
+    train(run, *reported)
 
 
 def fail(run: Path) -> None:

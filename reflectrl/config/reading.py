@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from reflectrl.config.budget import note_stated
-from reflectrl.config.schema import Recipe, in_full
+from reflectrl.config.schema import Recipe, in_full, trackers_in_full
 from reflectrl.config.spending import endpoints_of, price_mistakes
 from reflectrl.config.training import RLFTSettings
 from reflectrl.config.trust import check_trust, for_play
@@ -374,8 +374,10 @@ def _override(source: _Source, override: str) -> None:
     _write_in_full(source.values)
 
 
-def _write_in_full(values: Mapping[str, Any]) -> None:
-    """Write a number that stands for a section as that section, which others can be merged with; in place."""
+def _write_in_full(values: dict[str, Any]) -> None:
+    """Write what stands for a section, such as a number, as that section, which others are merged with; in place."""
+    if "report_to" in values:
+        values["report_to"] = trackers_in_full(values["report_to"])
     prompt = section_at(values, "prompt")
     if isinstance(prompt, dict) and "history" in prompt:
         prompt["history"] = in_full(prompt["history"])

@@ -237,9 +237,29 @@ class SFTSection(Section):
     """Leave out rows that do not fit ``model.max_length`` even when cut as in rollouts, instead of refusing them."""
 
 
-Tracker = Literal[
-    "none", "aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"
-]
+Tracker = Literal["aim", "clearml", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb"]
+
+
+class TrackingSection(Section):
+    """Experiment trackers, and what the run is called in them."""
+
+    trackers: list[Tracker] = []
+    """Trackers of those that ``accelerate`` knows; they must be installed. tensorboard, trackio, wandb and clearml also
+    show a few recorded episodes every ``rlft.save_every`` iterations."""
+    name: str | None = None
+    """Name of the run, which the stage's is added to; null: that of the run folder."""
+    group: str | None = None
+    """Group of runs that belong together, such as the seeds of a sweep; a tag where a tracker has no groups."""
+    tags: list[str] = []
+    """Tags of the run, for trackers that have them; all record them with the recipe."""
+
+
+def trackers_in_full(given: object) -> object:
+    """Return the value of ``report_to``, in which names of trackers may stand alone, as a section."""
+    if given == "none":
+        return {}
+    named = [given] if isinstance(given, str) else given
+    return {"trackers": named} if isinstance(named, list) else given
 
 
 class Recipe(Section):
@@ -254,9 +274,9 @@ class Recipe(Section):
     budget: BudgetSection | None = None
     """Time for the run, from which the settings follow that the recipe does not state; absent: every setting has the
     fixed default of its section."""
-    report_to: Tracker = "none"
-    """Experiment tracker for the metrics of each stage, of those that ``accelerate`` knows; it must be installed.
-    tensorboard, trackio, wandb and clearml also show a few recorded episodes every ``rlft.save_every`` iterations."""
+    report_to: Annotated[TrackingSection, BeforeValidator(trackers_in_full)] = TrackingSection()
+    """Experiment trackers for the metrics of each stage; a name or a list of names stands for ``{trackers: ...}``, and
+    ``none`` for none."""
     env: EnvSection
     """Environment and its options."""
     dataset: DatasetSection | None = None

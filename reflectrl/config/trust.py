@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reflectrl.config.evaluation import EvalSection
-from reflectrl.config.schema import DataSection, Recipe, SFTSection
+from reflectrl.config.schema import DataSection, Recipe, SFTSection, TrackingSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, is_loopback
 from reflectrl.core.files import user_cache
@@ -36,6 +36,7 @@ Kind = Literal["plain", "model", "code", "class", "source", "file", "env", "opti
 
 _PLAIN = {
     "Recipe": "name description",
+    "TrackingSection": "name group tags",
     "BudgetSection": "stated chosen",
     "WorkerLimits": "on_failure",
     "DatasetSection": "writer",
@@ -67,7 +68,7 @@ FIELDS: Mapping[str, Kind] = {
     "ModelSection.name": "model",
     "ModelSection.trust_remote_code": "code",
     "RLFTSection.trainer": "class",
-    "Recipe.report_to": "tracker",
+    "TrackingSection.trackers": "tracker",
     "DatasetSection.repositories": "source",
     "DatasetSection.held_out": "source",
     "DataSection.demonstrations": "file",
@@ -163,7 +164,7 @@ def for_play(recipe: Recipe) -> Recipe:
         "eval": EvalSection(env=recipe.eval.env),
     }
     return recipe.model_copy(
-        update={"data": DataSection(), "sft": SFTSection(), "rlft": None, "report_to": "none", **kept}
+        update={"data": DataSection(), "sft": SFTSection(), "rlft": None, "report_to": TrackingSection(), **kept}
     )
 
 
@@ -219,7 +220,7 @@ def _of_name(kind: Kind | None, section: Any, value: Any) -> Iterator[Wish]:
     elif kind == "class":
         yield Wish(f"import {value}")
     elif kind == "tracker":
-        yield Wish(f"send its metrics to {value}")
+        yield Wish(f"send its metrics to {', '.join(value)}")
     elif kind == "model" and (_is_path(value) or not re.fullmatch(_MODEL, value)):
         yield Wish(f"read the model {value}")
     elif kind in ("source", "file"):

@@ -44,10 +44,10 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         chosen = recipe.budget is not None and not recipe.budget.states("eval.policies")  # chosen for the environment
         if not chosen or recipe.eval.controls:
             check_expert(recipe, run.path)
-    if recipe.report_to != "none" and is_main_process():
-        from reflectrl.pipeline.trackers import check_tracker
+    if is_main_process():
+        from reflectrl.pipeline.trackers import check_trackers
 
-        check_tracker(recipe)
+        check_trackers(recipe)
     _check_endpoints(recipe, run, ahead, spending.max_cost)
     if "rlft" in ahead and recipe.rlft and recipe.rlft.trainer:
         from reflectrl.pipeline.rlft_stage import trainer_class

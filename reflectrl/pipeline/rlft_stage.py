@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -264,7 +263,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
     with (
         RecipeEnvs(recipe, run.path) as envs,
         gentle_stops(tell) as stop,
-        tracking(recipe, run.path, "rlft", first) if is_main_process() else nullcontext(Tracking()) as sent,
+        tracking(recipe, run.path, "rlft", first) as sent,
     ):
         records = _Records(run_players, section, reflector, envs, advance, sent)
         trainer = trainer_class(section.trainer)(

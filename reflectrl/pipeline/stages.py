@@ -187,7 +187,8 @@ def _gen_data(job: _Job) -> bool:
     if job.spending.dry_run or job.spending.batch:
         generate(job.recipe, job.run.path, spending=job.spending, tell=report)
         return False
-    with job.reporter.stage("gen-data") as advance:
+    opened = tracking(job.recipe, job.run.path, "gen-data")  # a tracker that wants a login says so before the work
+    with opened as sent, job.reporter.stage("gen-data") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost)
         players = _teaching_players(job, account)
         seats = reflector_alone if players is None else players.teaching_seats
@@ -201,7 +202,6 @@ def _gen_data(job: _Job) -> bool:
         secret = f"; {summary.indiscreet} that revealed a secret left out" if summary.indiscreet else ""
         note = f"{asked}{counted(summary.samples, 'sample')}, {shown}{summary.negatives} of them negative{secret}"
         advance(summary.samples, summary.samples, note)
-    with tracking(job.recipe, job.run.path, "gen-data") as sent:
         sent.log(0, {f"data/{name}": getattr(summary, name) for name in ("samples", "demonstrated", "negatives")})
     _report_calls(job, summary.usage if players is None else summary.usage + players.usage, account.spent)
     return True
@@ -253,12 +253,11 @@ def _rlft(job: _Job) -> bool:
 def _eval(job: _Job) -> bool:
     from reflectrl.pipeline.evaluate import run_eval
 
-    with job.reporter.stage("eval") as advance:
+    with tracking(job.recipe, job.run.path, "eval") as sent, job.reporter.stage("eval") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost)
         usage = run_eval(job.recipe, job.run, account, advance, job.reporter.line)
-    if not is_main_process():
-        return True
-    with tracking(job.recipe, job.run.path, "eval") as sent:
+        if not is_main_process():
+            return True
         for row in read_results(job.run / RESULTS):
             place = "/".join(filter(None, ("eval", row.policy, row.reflections, row.mode, row.split, row.group)))
             sent.log(0, {f"{place}/{name.rpartition('/')[2]}": value for name, value in tracked(row.metrics).items()})

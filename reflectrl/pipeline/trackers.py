@@ -24,11 +24,12 @@ from reflectrl.core.files import write_text
 from reflectrl.core.run_files import TRACKERS
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
+from reflectrl.pipeline.launch import is_main_process
 
 PROJECT = "reflectrl"
 """Project in the tracker, unless a variable such as WANDB_PROJECT names another."""
-_TITLE = {"mlflow": "run_name", "swanlab": "experiment_name", "clearml": "task_name"}
-"""Argument with the name of a run, of trackers whose first argument is the project."""
+_ID_LENGTHS = {"comet_ml": 32, "swanlab": 21, "wandb": 8}
+"""Number of characters of a run's id, of trackers that let their caller choose it."""
 MAX_EPISODES = 3
 """Maximum number of episodes of an iteration that are sent."""
 _MAX_CHARACTERS = 20_000
@@ -38,70 +39,73 @@ _COLUMNS = ("step", "stage", "task", "outcome", "episode_return", "text")
 
 
 class Tracking:
-    """A run of a tracker, or of none.
+    """The run of a stage in each of several trackers.
 
     Args:
-        tracker: a ``GeneralTracker`` of ``accelerate``; ``None`` to send nothing.
+        trackers: ``GeneralTracker`` objects of ``accelerate``; none to send nothing.
 
     """
 
-    def __init__(self, tracker: Any = None) -> None:
-        self._tracker = tracker
+    def __init__(self, trackers: Sequence[Any] = ()) -> None:
+        self._trackers = trackers
 
     def log(self, step: int, numbers: Mapping[str, float | None]) -> None:
         """Send the numbers that are known at a step."""
-        if self._tracker is not None and not self._was_sent(step):
-            self._tracker.log({name: number for name, number in numbers.items() if number is not None}, step=step)
-            if self._tracker.name == "tensorboard":
-                self._tracker.tracker.flush()
+        known = {name: number for name, number in numbers.items() if number is not None}
+        for tracker in self._receiving(step):
+            tracker.log(known, step=step)
+            if tracker.name == "tensorboard":
+                tracker.tracker.flush()
 
     def show(self, step: int, stage: str, episodes: Sequence[Trajectory]) -> None:
-        """Send episodes to a tracker that can show texts: tensorboard, trackio, wandb or clearml."""
-        tracker, name = self._tracker, getattr(self._tracker, "name", "")
+        """Send episodes to the trackers that can show texts: tensorboard, trackio, wandb or clearml."""
         rows: list[list[Any]] = [
             [step, stage, each.task.id, each.outcome, each.episode_return, transcript(each)]
             for each in episodes[:MAX_EPISODES]
         ]
-        if not rows or self._was_sent(step):
-            return
-        if name == "tensorboard":
-            for number, (_, _, task, outcome, episode_return, text) in enumerate(rows):
-                head = f"{stage}, task {task}: {outcome}, return {episode_return:+.2f}"
-                tracker.tracker.add_text(f"episodes/{number}", _as_code(f"{head}\n\n{text}"), step)
-            tracker.tracker.flush()
-        elif name == "trackio":
-            import trackio
+        for tracker in self._receiving(step) if rows else ():
+            _show(tracker, step, stage, rows)
 
-            shown = [[*values, _as_code(text)] for *values, text in rows]
-            tracker.log({"episodes": trackio.Table(columns=[*_COLUMNS], data=shown)}, step=step)
-        elif hasattr(tracker, "log_table"):
-            tracker.log_table("episodes", columns=[*_COLUMNS], data=rows, step=step)
-
-    def _was_sent(self, step: int) -> bool:
-        """Return whether wandb, which refuses to change a step, has received a later one before the run was killed."""
-        return getattr(self._tracker, "name", "") == "wandb" and step < self._tracker.tracker.step
+    def _receiving(self, step: int) -> Iterator[Any]:
+        """Yield the trackers, but not wandb, which changes no step, if it was sent a later one before a kill."""
+        yield from (each for each in self._trackers if each.name != "wandb" or step >= each.tracker.step)
 
 
-def check_tracker(recipe: Recipe) -> None:
-    """Refuse a recipe whose tracker is not installed or wants a login, for which wandb asks in a terminal.
+def _show(tracker: Any, step: int, stage: str, rows: Sequence[Sequence[Any]]) -> None:
+    if tracker.name == "tensorboard":
+        for number, (_, _, task, outcome, episode_return, text) in enumerate(rows):
+            head = f"{stage}, task {task}: {outcome}, return {episode_return:+.2f}"
+            tracker.tracker.add_text(f"episodes/{number}", _as_code(f"{head}\n\n{text}"), step)
+        tracker.tracker.flush()
+    elif tracker.name == "trackio":
+        import trackio
+
+        shown = [[*values, _as_code(text)] for *values, text in rows]
+        tracker.log({"episodes": trackio.Table(columns=[*_COLUMNS], data=shown)}, step=step)
+    elif hasattr(tracker, "log_table"):
+        tracker.log_table("episodes", columns=[*_COLUMNS], data=rows, step=step)
+
+
+def check_trackers(recipe: Recipe) -> None:
+    """Refuse a recipe with a tracker that is not installed or wants a login, for which wandb asks in a terminal.
+
+    The others are asked by the first stage, which opens its run before it does anything.
 
     Raises:
-        InvalidInput: the tracker is not installed, or there is no login that its server accepts.
+        InvalidInput: a tracker is not installed, or there is no login that its server accepts.
 
     """
-    name = recipe.report_to
-    if name == "none":
-        return
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a plain folder of that name, such as ./wandb, has no origin
-        raise InvalidInput(
-            f"report_to is {name!r}, but {name} is not installed; run pip install {name}, or set report_to=none."
-        )
-    if name == "wandb":
-        import wandb
+    for name in recipe.report_to.trackers:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a plain folder of that name, such as ./wandb, has no origin
+            raise InvalidInput(
+                f"report_to is {name!r}, but {name} is not installed; run pip install {name}, or set report_to=none."
+            )
+        if name == "wandb":
+            import wandb
 
-        with _starts(name):
-            wandb.login(verify=True)
+            with _starts(name):
+                wandb.login(verify=True)
 
 
 @contextlib.contextmanager
@@ -121,29 +125,35 @@ def _starts(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracking(recipe: Recipe, run: Path, part: str, first: int = 0) -> Iterator[Tracking]:
-    """Open the tracker that a recipe names, if any; it writes below ``trackers`` of the run folder.
+    """Open a run in the trackers that a recipe names, if any; they write below ``trackers`` of the run folder.
+
+    Only the main process of a launch sends anything.
 
     Args:
-        recipe: the recipe, which is sent to the tracker as well.
-        run: the run folder, which gives the tracker's run its name, along with ``part``.
+        recipe: the recipe, which is sent to the trackers as well.
+        run: the run folder, which gives the trackers' runs their name, along with ``part``.
         part: the stage, such as ``rlft``.
         first: the step with which the stage starts or resumes.
 
     Raises:
-        InvalidInput: the tracker refuses to start.
+        InvalidInput: a tracker refuses to start.
 
     """
-    name, place = recipe.report_to, run.resolve()
-    if name == "none":
-        yield Tracking()
-        return
-    folder, title = place / TRACKERS, f"{place.name}-{part}"
+    with contextlib.ExitStack() as stack:
+        names = dict.fromkeys(recipe.report_to.trackers if is_main_process() else ())
+        yield Tracking([stack.enter_context(_opened(name, recipe, run.resolve(), part, first)) for name in names])
+
+
+@contextlib.contextmanager
+def _opened(name: str, recipe: Recipe, run: Path, part: str, first: int) -> Iterator[Any]:
+    """Open a stage's run in one tracker."""
+    folder = run / TRACKERS
     folder.mkdir(parents=True, exist_ok=True)
     with _quiet_trackio(name, folder) as said, _starts(name):
-        tracker = _started(name, folder, title, part, recipe, first)
+        tracker = _started(name, folder, f"{recipe.report_to.name or run.name}-{part}", part, recipe, first)
     failed = True
     try:
-        yield Tracking(tracker)
+        yield tracker
         failed = False
     finally:
         with contextlib.redirect_stdout(said):
@@ -154,46 +164,72 @@ def tracking(recipe: Recipe, run: Path, part: str, first: int = 0) -> Iterator[T
 
 
 def _started(name: str, folder: Path, title: str, part: str, recipe: Recipe, first: int) -> Any:
-    """Return a started tracker of ``accelerate``."""
+    """Return a started tracker of ``accelerate``, which continues the run that the same stage has begun."""
     import torch
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     PartialState(cpu=not torch.cuda.is_available())  # the trackers' own log needs it
-    made = LOGGER_TYPE_TO_CLASS[name]
-    project = os.environ.get(f"{name.upper()}_PROJECT") or PROJECT
+    kept = folder / f"{name}-id-{part}"
+    if name in _ID_LENGTHS and not kept.is_file():
+        write_text(kept, secrets.token_hex(_ID_LENGTHS[name])[: _ID_LENGTHS[name]])
+    known = kept.read_text(encoding="utf-8").strip() if kept.is_file() else None
     plain = recipe.model_dump(mode="json")
-    if name == "tensorboard":  # repeated steps are hidden in the old file
-        tracker = made(title, str(folder / name), purge_step=first)
-    elif name == "wandb":
-        import wandb
-
-        kept = folder / f"wandb-id-{part}"
-        if not kept.is_file():
-            write_text(kept, secrets.token_hex(4))
-        tracker = made(
-            project,
-            name=title,
-            id=kept.read_text(encoding="utf-8").strip(),
-            dir=folder,
-            resume="allow",
-            settings=wandb.Settings(console="off"),
-        )
-    elif name == "trackio":
-        tracker = made(project, name=title, resume="allow", embed=False, config=plain)
-    elif made.requires_logging_directory:
-        tracker = made(title, str(folder / name))
-    elif name == "dvclive":
-        tracker = made(dir=str(folder / name / title))
-    else:
-        tracker = made(project, **({_TITLE[name]: title} if name in _TITLE else {}))
+    tracker = LOGGER_TYPE_TO_CLASS[name](**_settings(name, folder, title, known, recipe, first))
     tracker.main_process_only = False  # only the main process opens one
     tracker.start()
+    if known is None and (chosen := _id_of(tracker)) is not None:
+        write_text(kept, chosen)
+    if name == "aim":
+        for tag in _tags(recipe):
+            tracker.tracker.add_tag(tag)
     if name == "tensorboard":
         tracker.tracker.add_text("recipe", _as_code(dump_recipe(recipe)), first)
     elif name != "trackio":
         tracker.store_init_configuration(plain)
     return tracker
+
+
+def _settings(name: str, folder: Path, title: str, known: str | None, recipe: Recipe, first: int) -> dict[str, Any]:
+    """Return the arguments of a tracker of ``accelerate``; ``known`` is the id of the run to continue."""
+    project = os.environ.get(f"{name.upper()}_PROJECT") or PROJECT
+    group, tags = recipe.report_to.group, _tags(recipe)
+    if name == "tensorboard":  # repeated steps are hidden in the old file
+        return {"run_name": title, "logging_dir": str(folder / name), "purge_step": first}
+    if name == "trackio":
+        plain = recipe.model_dump(mode="json")
+        return {"run_name": project, "name": title, "group": group, "resume": "allow", "embed": False, "config": plain}
+    if name == "aim":
+        return {"run_name": title, "logging_dir": str(folder), "run_hash": known, "experiment": group or project}
+    if name == "mlflow":
+        named = {"group": group} if group else {}
+        return {"experiment_name": project, "run_name": title, "run_id": known, "tags": named | dict.fromkeys(tags, "")}
+    if name == "clearml":
+        return {"run_name": project, "task_name": title, "tags": tags, "continue_last_task": known or False}
+    if name == "dvclive":
+        return {"dir": str(folder / name / title), "resume": True}
+    if name == "comet_ml":
+        import comet_ml
+
+        named = comet_ml.ExperimentConfig(name=title, tags=tags)
+        return {"run_name": project, "experiment_key": known, "experiment_config": named}
+    shared = {"run_name": project, "id": known, "resume": "allow", "group": group, "tags": recipe.report_to.tags}
+    if name == "swanlab":
+        return {**shared, "experiment_name": title, "logdir": str(folder / name)}
+    import wandb
+
+    return {**shared, "name": title, "dir": folder, "settings": wandb.Settings(console="off")}
+
+
+def _tags(recipe: Recipe) -> list[str]:
+    """Return the tags of a run in a tracker that has no groups."""
+    return [*recipe.report_to.tags, *filter(None, [recipe.report_to.group])]
+
+
+def _id_of(tracker: Any) -> str | None:
+    """Return the id that a tracker has chosen for its run; ``None`` for one whose runs are found by their names."""
+    ids = {"aim": lambda run: run.hash, "clearml": lambda run: run.id, "mlflow": lambda run: run.info.run_id}
+    return str(ids[tracker.name](tracker.tracker)) if tracker.name in ids else None
 
 
 @contextlib.contextmanager

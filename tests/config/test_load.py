@@ -232,6 +232,26 @@ def test_a_dump_keeps_the_schema_order_and_fills_in_defaults() -> None:
     assert dumped["data"]["noise"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("given", "trackers"),
+    [
+        (("report_to=wandb",), ["wandb"]),
+        (("report_to=[wandb, trackio]", "report_to.group=seeds"), ["wandb", "trackio"]),
+        (("report_to={trackers: [trackio]}", "report_to=none"), []),
+        (("report_to.group=seeds",), []),
+    ],
+)
+def test_trackers_are_named_alone_in_a_list_or_with_a_group(given: tuple[str, ...], trackers: list[str]) -> None:
+    report_to = load_recipe("number_line/nano", given).report_to
+    assert (report_to.trackers, report_to.group) == (trackers, "seeds" if "report_to.group=seeds" in given else None)
+
+
+def test_a_tracker_that_accelerate_does_not_know_is_refused_with_those_that_it_knows() -> None:
+    for given in ("report_to=wanb", "report_to=[tensorboard, wanb]"):
+        with pytest.raises(InvalidInput, match="report_to.*given.*wanb.*'tensorboard', 'trackio' or 'wandb'"):
+            load_recipe("number_line/nano", [given])
+
+
 TEACHER = "dangerous_taxi/openai_teacher"
 
 

@@ -135,7 +135,7 @@ def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
     }
     known = {(section, name, str(choice)) for section, name, field in fields() for choice in choices(field.annotation)}
     known -= {(section, name, str(field.default)) for section, name, field in fields()}  # used where nothing is said
-    known -= {setting for setting in known if setting[1] == "report_to"}  # a tracker is the user's choice
+    known -= {setting for setting in known if setting[1] == "trackers"}  # a tracker is the user's choice
     assert sorted(known - used) == []
 
 

@@ -38,6 +38,7 @@ WISHES = {
     "read the model ../model.gguf": ["players.planner={player: local, model: {name: ../model.gguf}}"],
     "import others:Trainer": ["rlft.trainer=others:Trainer"],
     "send its metrics to wandb": ["report_to=wandb"],
+    "send its metrics to trackio, wandb": ["report_to={trackers: [trackio, wandb], name: mine, group: a, tags: [b]}"],
     "read pypi:shop, /home": ["env.name=auto_explore", "dataset={repositories: ['pypi:shop', /home, 'company:nano']}"],
     "read ../others": ["eval.reflectors=[{name: wise, run: ../others}]"],
     "read /etc/shadow": ["data.demonstrations=[/etc/shadow]"],

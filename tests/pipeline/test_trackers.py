@@ -21,7 +21,7 @@ from tracked_runs import MEASURED, fail, train_twice, train_without_a_login
 from trained_runs import TrainedRuns, play_stages, small_recipe
 from warm_processes import WarmProcess
 
-from reflectrl.core import Choice, Observation, Task, Trajectory, Utterance, Written
+from reflectrl.core import Choice, InvalidInput, Observation, Task, Trajectory, Utterance, Written
 from reflectrl.core.jsonl import decode
 from reflectrl.core.metric import metrics_of, tracked
 from reflectrl.pipeline import STAGES
@@ -97,34 +97,50 @@ def test_what_was_not_measured_has_no_name_in_a_tracker() -> None:
 
 
 @pytest.mark.slow
-def test_each_stage_has_a_run_in_any_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stage_has_a_run_in_all_trackers_which_are_opened_before_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Diary(GeneralTracker):
         """Tracker that keeps what it is sent."""
 
-        name = "aim"
+        name = "dvclive"
         requires_logging_directory = False
         pages: ClassVar[list[dict[str, Any]]] = []
+        stopped = ""
 
-        def __init__(self, project: str) -> None:
+        def __init__(self, dir: str, *, resume: bool) -> None:
             super().__init__()
-            assert project == "reflectrl"
+            assert resume
+            assert Path(dir).parent == run / "trackers" / "dvclive"
+            self.stage = Path(dir).name
 
         @property
         def tracker(self) -> None:
             return None
 
+        def start(self) -> None:
+            if self.stopped:
+                raise RuntimeError(self.stopped)
+
         def store_init_configuration(self, values: dict[str, Any]) -> None:
-            self.pages.append({"name": values["name"]})
+            self.pages.append({"stage": self.stage})
 
         def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
             self.pages[-1] |= {f"{name} at {step}": value for name, value in values.items()}
 
-    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "aim", Diary)
+    monkeypatch.setitem(LOGGER_TYPE_TO_CLASS, "dvclive", Diary)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "aim.py").touch()
+    (tmp_path / "dvclive.py").touch()
     run = tmp_path / "run"
-    play_stages(small_recipe("report_to=aim"), run)
+    recipe = small_recipe("report_to=[dvclive, tensorboard]", "report_to.name=line")
+    Diary.stopped = "no login"
+    with pytest.raises(InvalidInput, match=r"dvclive does not start \(no login\); fix that, or set report_to=none"):
+        play_stages(recipe, run)
+    assert not list(run.glob("sft/*"))  # no episode was played for it
+    Diary.stopped = ""
+    play_stages(recipe, run)
     data, reflector, policy, rlft, evaluated = Diary.pages
+    stages = ["gen-data", "sft-reflector", "sft-policy", "rlft", "eval"]
+    assert [page.pop("stage") for page in Diary.pages] == [f"line-{stage}" for stage in stages]
+    assert {folder.name for folder in (run / "trackers" / "tensorboard").iterdir()} == {f"line-{s}" for s in stages}
     assert data["data/samples at 0"] > data["data/negatives at 0"] > 0
     for page in (reflector, policy):
         assert page["loss at 1"] > 0
@@ -137,7 +153,7 @@ def test_tensorboard_gets_each_iteration_once_after_a_kill_and_a_few_episodes(be
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     train_twice(begun, "tensorboard")
-    folder = begun / "trackers" / "tensorboard" / f"{begun.name}-rlft"
+    folder = begun / "trackers" / "tensorboard" / "line-rlft"
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     successes = [(event.step, event.value) for event in events.Scalars("rollout/success")]
     assert successes == [(row["iteration"], pytest.approx(row["success"])) for row in metrics(begun)]
@@ -149,7 +165,7 @@ def test_tensorboard_gets_each_iteration_once_after_a_kill_and_a_few_episodes(be
     assert "action: " in said[0]
     assert all(line.startswith("    ") for line in said[0].splitlines())  # nothing in it is Markdown
     assert "episodes/2/text_summary" not in events.Tags()["tensors"]  # record_episodes is 2
-    assert "report_to: tensorboard" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "- tensorboard" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
     assert results(begun) == results(alone)
 
 
@@ -171,6 +187,8 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
     assert [row["_step"] for row in second] == [2, 3]
     assert [row["rollout/success"] for row in first] == [row["success"] for row in metrics(begun)]
     assert set(first[0]) >= MEASURED_NAMES
+    [begun_run] = [record.run for record in wandb_records(files[0]) if record.HasField("run")][:1]
+    assert (begun_run.display_name, begun_run.run_group, [*begun_run.tags]) == ("line-rlft", "seeds", ["first", "tiny"])
     tables = sorted((begun / "trackers" / "wandb").glob("offline-run-*/files/media/table/episodes_*"))
     table = json.loads(tables[0].read_text())
     assert table["columns"] == ["step", "stage", "task", "outcome", "episode_return", "text"]
@@ -229,11 +247,13 @@ def test_trackio_keeps_one_run_in_the_run_folder(begun: Path, alone: Path) -> No
     assert said.count("--project") == 2  # one for each start, and trackio itself names no other command
     listed = f"PATH={Path(sys.executable).parent}:$PATH {command.replace('trackio show', 'trackio list runs')}"
     done = subprocess.run(["sh", "-c", listed], capture_output=True, text=True, check=False)
-    assert (done.returncode, "nano" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "line" in done.stdout) == (0, True), done.stderr
     with sqlite3.connect(begun / "trackers" / "trackio" / "reflectrl.db") as database:
         rows = database.execute("select run_name, step, metrics from metrics order by id").fetchall()
+        group = database.execute("select json_extract(config, '$._Group') from configs").fetchone()
     database.close()
-    assert {name for name, _, _ in rows} == {"nano-rlft"}
+    assert {name for name, _, _ in rows} == {"line-rlft"}
+    assert group == ("seeds",)
     numbers = [(step, json.loads(text)) for _, step, text in rows]
     successes = [(step, row["rollout/success"]) for step, row in numbers if "rollout/success" in row]
     once = [(row["iteration"], row["success"]) for row in metrics(begun)]
