@@ -42,6 +42,7 @@ app = typer.Typer(
 STAGES, RESULTS, AGENTS, SETUP = "Stages of a run", "Results", "Playing and sharing", "Environments and recipes"
 app.command("train", rich_help_panel=STAGES)(stage_commands.train)
 app.command("run", rich_help_panel=STAGES)(stage_commands.run)
+app.command("tune", rich_help_panel=STAGES)(stage_commands.tune)
 app.command("gen-data", rich_help_panel=STAGES)(stage_commands.gen_data)
 app.command("sft", rich_help_panel=STAGES)(stage_commands.sft)
 app.command("rlft", rich_help_panel=STAGES)(stage_commands.rlft)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +13,7 @@ import typer
 
 from reflectrl.cli.shared import Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.profile import profiling
 from reflectrl.core.run_files import STAGES
 
@@ -41,6 +43,8 @@ RunOption = Annotated[
 ]
 Player = Literal["reflector", "policy"]
 Batch = Literal["submit", "collect"]
+SHOWN_TRIALS = 10
+"""Number of trials in the table of ``tune``."""
 MaxCost = Annotated[
     float | None,
     typer.Option("--max-cost", help="Budget for chat models in this run folder, in USD; needs endpoint.price."),
@@ -139,11 +143,16 @@ def run(
         Literal["here", "print", "slurm"],
         typer.Option(help="Start these runs here, or print their commands: one a line, or a job array for sbatch."),
     ] = "here",
+    until: Annotated[
+        Literal["gen-data", "sft", "rlft", "eval"], typer.Option(help="Last stage; the report follows eval.")
+    ] = "eval",
     overrides: Overrides = None,
 ) -> None:
     """All stages, then the report; finished stages are skipped."""
     overrides = [*(overrides or ()), *([] if minutes is None else [f"budget.minutes={minutes:g}"])]
     if seeds or grid or arms:
+        if until != "eval":
+            raise InvalidInput(f"--until {until} was given for several runs, which are compared; leave it out.")
         if recipe is None:
             raise InvalidInput("--seeds, --grid or --arms was given without --recipe; say which recipe to run.")
         _sweep(
@@ -166,7 +175,61 @@ def run(
         )
     if jobs > 1:
         raise InvalidInput(f"--jobs {jobs} was given for a single run; expected --seeds, --grid or --arms with it.")
-    _report(_stages(STAGES, recipe, runs, run, overrides, arm=arm, max_cost=max_cost))
+    done = _stages(STAGES[: STAGES.index(until) + 1], recipe, runs, run, overrides, arm=arm, max_cost=max_cost)
+    if until == "eval":
+        _report(done)
+
+
+def tune(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="Shipped recipe or YAML file.", autocompletion=complete_recipe),
+    ],
+    space: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=LOW..HIGH[:log]|KEY=A,B", help="Values of a recipe key to try; may be repeated."),
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials in all, earlier ones included.")] = 20,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; a second process adds its own.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the trials; default: runs/NAME-tune of the recipe's name.")
+    ] = None,
+    arm: ArmOption = None,
+    max_cost: MaxCost = None,
+    overrides: Overrides = None,
+) -> None:
+    """Search settings with Optuna, by success on split validation; trials that fall behind are ended early."""
+    if find_spec("optuna") is None:
+        raise InvalidInput("tune needs Optuna, which is not installed; run pip install 'reflectrl[tune]'.")
+    from reflectrl.config import load_recipe
+    from reflectrl.pipeline import tune as searching
+    from reflectrl.pipeline.console import Reporter
+    from reflectrl.report.tables import print_rows
+
+    read = [searching.read_space(each) for each in space]
+    keys = [key for key, _ in read]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise InvalidInput(f"{twice} is set twice by --space; give it once.")
+    folder = out or Path("runs") / f"{load_recipe(recipe, overrides or (), arm=arm).name}-tune"
+    search = searching.Search(folder, recipe, dict(read), overrides or (), arm)
+    extra = [] if max_cost is None else ["--max-cost", str(max_cost)]
+    try:
+        tried = searching.tune(search, trials=trials, jobs=jobs, reporter=Reporter(), extra=extra)
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        raise _stopped(stopped, folder) from None
+    best = tried[0]
+    if best.end != "complete":
+        raise WorkFailed(
+            f"none of {len(tried)} trials was completed; the reasons end the logs {best.run.log} and so on."
+        )
+    shown = [
+        (each.run.folder.name, each.end, "" if each.success is None else f"{each.success:.1%}")
+        + tuple(f"{value:.4g}" if isinstance(value, float) else str(value) for value in each.settings.values())
+        for each in tried[:SHOWN_TRIALS]
+    ]
+    print_rows(("trial", "end", "validation", *keys), shown, words=2)
+    say(f"evaluate the best: reflectrl run --runs {shlex.quote(str(folder))} --run {best.run.folder.name}")
+    say(f"train it again: {shlex.join(['reflectrl', *best.run.words(folder / 'best')])}")
 
 
 def train(
@@ -232,7 +295,7 @@ def _sweep(
     numbers = sweep.read_seeds(seeds) if seeds else (base.seed,)
     shared = overrides if seeds else [each for each in overrides if not each.startswith("seed=")]  # base.seed has it
     chosen = [arm] if arms is None else [None, *(arm_names(recipe) if arms == "all" else arms.split(","))]
-    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_grid, grid)), shared, arms=chosen)
+    planned = sweep.plan_runs(runs, name, recipe, numbers, list(map(sweep.read_values, grid)), shared, arms=chosen)
     waiting = sweep.unfinished(planned)
     reporter = Reporter()
     if len(waiting) < len(planned):

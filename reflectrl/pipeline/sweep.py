@@ -45,9 +45,13 @@ class PlannedRun:
 
     def command(self, extra: Sequence[str] = ()) -> list[str]:
         """Return the command of the run; ``extra`` are further options of ``reflectrl run``."""
-        command = [sys.executable, "-m", "reflectrl", "run", "--recipe", self.recipe, "--runs", str(self.folder.parent)]
-        command += [] if self.arm is None else ["--arm", self.arm]
-        return [*command, "--run", self.folder.name, *extra, *self.overrides]
+        return [sys.executable, "-m", "reflectrl", *self.words(self.folder, extra)]
+
+    def words(self, folder: Path, extra: Sequence[str] = ()) -> list[str]:
+        """Return the words after ``reflectrl`` that run the same in ``folder``."""
+        words = ["run", "--recipe", self.recipe, "--runs", str(folder.parent)]
+        words += [] if self.arm is None else ["--arm", self.arm]
+        return [*words, "--run", folder.name, *extra, *self.overrides]
 
     @property
     def log(self) -> Path:
@@ -72,7 +76,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def read_grid(text: str) -> tuple[str, tuple[str, ...]]:
+def read_values(text: str, option: str = "--grid") -> tuple[str, tuple[str, ...]]:
     """Read a key and its values, such as ``rlft.gamma=0.9,1``; commas in brackets separate no values.
 
     Raises:
@@ -89,7 +93,7 @@ def read_grid(text: str) -> tuple[str, tuple[str, ...]]:
             parts[-1] += sign
     values = tuple(part.strip() for part in parts)
     if not key.strip() or not all(values):
-        raise InvalidInput(f"--grid {text} was given; expected a key and its values, such as rlft.gamma=0.9,1.")
+        raise InvalidInput(f"{option} {text} was given; expected a key and its values, such as rlft.gamma=0.9,1.")
     return key.strip(), tuple(dict.fromkeys(values))
 
 
@@ -177,6 +181,11 @@ def _is_done(folder: Path, recipe: Recipe) -> bool:
     return True
 
 
+def shared_environment(jobs: int) -> Mapping[str, str]:
+    """Return the environment variables of each of ``jobs`` processes, which share the cores."""
+    return {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs)), **os.environ}
+
+
 def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, extra: Sequence[str] = ()) -> None:
     """Run ``planned``, ``jobs`` at a time, each as ``reflectrl run``; done stages are skipped, killed ones continue.
 
@@ -193,13 +202,13 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
         WorkFailed: some runs failed; the others were finished.
 
     """
-    environment = {"OMP_NUM_THREADS": str(max(1, usable_cores() // jobs)), **os.environ}
-    waiting, working, failed = list(planned)[::-1], list[_Worker](), list[PlannedRun]()
+    environment = shared_environment(jobs)
+    waiting, working, failed = list(planned)[::-1], list[Worker](), list[PlannedRun]()
     with reporter.stage("sweep") as advance:
         try:
             while waiting or working:
                 while waiting and len(working) < jobs:
-                    working.append(_Worker(waiting.pop(), extra, environment))
+                    working.append(Worker(waiting.pop(), extra, environment))
                 for worker in [each for each in working if each.process.poll() is not None]:
                     working.remove(worker)
                     worker.log.close()
@@ -210,8 +219,8 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
                     advance(done, len(planned), f"{len(failed)} failed" if failed else "")
                 time.sleep(POLL_SECONDS)
         finally:
-            for worker in working:  # stopped: each process ends its step and writes a checkpoint
-                worker.process.send_signal(signal.SIGTERM)
+            for worker in working:
+                worker.stop()
             for worker in working:
                 worker.process.wait()
                 worker.log.close()
@@ -241,10 +250,20 @@ def commands_text(
     return "\n".join(["#!/bin/bash", *head, begin, 'case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"])
 
 
-class _Worker:
-    """Process of one run."""
+class Worker:
+    """Process of one run.
 
-    def __init__(self, run: PlannedRun, extra: Sequence[str], environment: Mapping[str, str]) -> None:
+    Args:
+        run: the run.
+        extra: further options of ``reflectrl run``.
+        environment: environment variables of the process.
+        holds: file descriptors that it keeps open, such as those of locks.
+
+    """
+
+    def __init__(
+        self, run: PlannedRun, extra: Sequence[str], environment: Mapping[str, str], holds: Sequence[int] = ()
+    ) -> None:
         self.run, self.began = run, time.monotonic()
         run.log.parent.mkdir(parents=True, exist_ok=True)
         self.log: IO[bytes] = run.log.open("ab")
@@ -256,7 +275,12 @@ class _Worker:
             stderr=self.log,
             env={**environment, **run.environment},
             start_new_session=True,
+            pass_fds=holds,
         )
+
+    def stop(self) -> None:
+        """Request a stop: the process ends its step and writes a checkpoint."""
+        self.process.send_signal(signal.SIGTERM)
 
     def sentence(self) -> str:
         """Return a line on the end of the run."""

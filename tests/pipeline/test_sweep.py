@@ -16,7 +16,7 @@ from faulty import wait_until
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.core import InvalidInput
-from reflectrl.pipeline.sweep import plan_runs, read_grid, read_seeds
+from reflectrl.pipeline.sweep import plan_runs, read_seeds, read_values
 
 TINY = (
     *("data.samples=20", "sft.enabled=false", "players.reflector.player=none", "rlft.stages.0.iterations=1"),
@@ -43,7 +43,7 @@ def test_other_seeds_are_refused(text: str) -> None:
 
 
 def test_every_choice_of_the_grid_has_a_folder() -> None:
-    grid = [read_grid("rlft.gamma=0.9,1"), read_grid("eval.policies=[sft, rlft],[rlft]")]
+    grid = [read_values("rlft.gamma=0.9,1"), read_values("eval.policies=[sft, rlft],[rlft]")]
     planned = plan_runs(Path("runs"), "nano", "number_line/nano", (0, 1), grid, ["data.samples=9"])
     assert [run.folder.name for run in planned[:2]] == [
         "nano-gamma0.9-policies_sft_rlft_-seed0",
@@ -54,7 +54,7 @@ def test_every_choice_of_the_grid_has_a_folder() -> None:
 
 
 def test_only_commas_outside_of_brackets_separate_values() -> None:
-    assert read_grid("k=[[1, 2], [3]],{a: [1, 2]},4")[1] == ("[[1, 2], [3]]", "{a: [1, 2]}", "4")
+    assert read_values("k=[[1, 2], [3]],{a: [1, 2]},4")[1] == ("[[1, 2], [3]]", "{a: [1, 2]}", "4")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_what_was_not_measured_has_no_name_in_a_tracker() -> None:
 
 
 @pytest.mark.slow
-def test_each_stage_has_a_run_in_all_trackers_which_are_opened_before_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_stage_has_a_run_in_all_trackers_which_are_opened_before_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Diary(GeneralTracker):
         """Tracker that keeps what it is sent."""
 
@@ -120,7 +122,7 @@ def test_each_stage_has_a_run_in_all_trackers_which_are_opened_before_its_work(t
             if self.stopped:
                 raise RuntimeError(self.stopped)
 
-        def store_init_configuration(self, values: dict[str, Any]) -> None:
+        def store_init_configuration(self, _: dict[str, Any]) -> None:
             self.pages.append({"stage": self.stage})
 
         def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
