@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Validation,
     )
     from reflectrl.pipeline.agent import Agent, load_agent
-    from reflectrl.pipeline.run import Run
+    from reflectrl.pipeline.run import Run, compare
     from reflectrl.prompts import PromptFormat
     from reflectrl.prompts.players import Player, Policy
     from reflectrl.prompts.views import MenuView, View
@@ -91,6 +91,7 @@ __all__ = [
     "View",
     "__version__",
     "check_env",
+    "compare",
     "env_names",
     "evaluate",
     "load_agent",
@@ -130,6 +131,7 @@ _HOMES = {
     "Validation": "reflectrl.config.training",
     "ValueHead": "reflectrl.config.advantage",
     "View": "reflectrl.prompts.views",
+    "compare": "reflectrl.pipeline.run",
     "evaluate": "reflectrl.rollout.fixed",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import optuna
 import pytest
 import yaml
-from trained_runs import SMALL
+from trained_runs import SMALL, TrainedRuns, small_recipe
 
 import reflectrl as rl
-from reflectrl.core import InvalidInput
+from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.data_gen import read_rows
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.pipeline import STAGES
+from reflectrl.rollout.iteration import Iteration
 
 OVERRIDES = {key: yaml.safe_load(value) for key, value in (change.split("=", 1) for change in SMALL)}
 
@@ -38,6 +42,42 @@ def test_a_run_returns_what_each_stage_made(tmp_path: Path) -> None:
         rl.Run(run.path, overrides={"seed": 7}).gen_data()
     with pytest.raises(InvalidInput, match="expected a mapping"):
         rl.Run(run.path, overrides=["seed=7"])  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_error_of_on_iteration_ends_the_stage_after_a_checkpoint(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = rl.Run(trained_run.begin(small_recipe(), tmp_path / "small"), small_recipe())
+    heard: list[int] = []
+
+    def prune(done: Iteration, episodes: Sequence[Trajectory]) -> None:
+        assert len(episodes) == 6
+        heard.append(done.iteration)
+        if done.iteration in (0, 3):  # a save point is after iterations 1 and 3
+            raise optuna.TrialPruned
+
+    for finished in (1, 4):
+        with pytest.raises(optuna.TrialPruned):
+            run.rlft(on_iteration=prune)
+        assert [*run.metrics().index] == [*range(finished)]
+    assert run.metrics()["rollout/success"].between(0, 1).all()
+    assert [each.iteration for each in run.rlft(on_iteration=prune)] == heard == [0, 1, 2, 3]
+    for name in ("metrics.jsonl", "policy/model.safetensors"):
+        assert (run.path / name).read_bytes() == (trained_run(stages=STAGES[:3]) / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_an_error_of_this_library_in_on_iteration_leaves_the_last_checkpoint(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
+    run = rl.Run(trained_run.begin(small_recipe(), tmp_path / "small"), small_recipe())
+
+    def fail(done: Iteration, _: Sequence[Trajectory]) -> None:
+        if done.iteration == 2:
+            raise WorkFailed("the disk is full.")
+
+    with pytest.raises(WorkFailed, match="the disk is full"):
+        run.rlft(on_iteration=fail)
+    assert [each.name for each in (run.path / "checkpoints" / "rlft").glob("checkpoint-*")] == ["checkpoint-2"]
 
 
 def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None:

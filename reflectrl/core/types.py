@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from reflectrl.core.display import Drawn
+
 SPLITS = ("train", "validation", "test")
 NO_MENU = -1
 """``Choice.index`` of an action in an environment without menus."""
@@ -221,7 +223,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class Trajectory(Drawn):
     """One episode."""
 
     task: Task

@@ -20,7 +20,7 @@ from reflectrl.prompts.players import Player, Policy, ReadsHints
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
 from reflectrl.rollout.results import Validated, read_validated, way_to_play
-from reflectrl.seats.table import Seat
+from reflectrl.seats.table import Seat, acting
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,6 +48,13 @@ class Agent:
     def __repr__(self) -> str:
         """Return what a person needs to know."""
         return f"<Agent {self.who}: {self.way_to_play}>"
+
+    def _repr_html_(self) -> str:
+        from reflectrl.report.notebook import agent_html
+
+        players = {seat.role: type(seat.player).__name__ for seat in acting(self.seats)}
+        about = f"{self.who}, in {self.recipe.env.name}"
+        return agent_html(about, self.way_to_play, {**players, "policy": type(self.policy).__name__})
 
     @property
     def way_to_play(self) -> str:

@@ -1,4 +1,4 @@
-"""Progress of the stages: a bar with rate and time left on a terminal, a few lines elsewhere.
+"""Progress of the stages: a bar with rate and time left on a terminal and in notebooks with widgets, else a few lines.
 
 Elsewhere (a log, a pipe), a stage prints one line at its end, and a long stage also prints its progress: at each tenth
 of the way, and at most once a minute.
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -97,7 +98,8 @@ class Reporter:
     def stage(self, name: str) -> Iterator[Advance]:
         """Show a stage; the last note is kept in its closing line."""
         began, last_note = time.monotonic(), [""]
-        watched = self.console.is_terminal and not self.console.is_dumb_terminal
+        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        watched = widgets or (self.console.is_terminal and not self.console.is_dumb_terminal)
         log = _Log(name, self.line, self._apart)
         with _Board(
             TextColumn(f"{{task.description:<{LABEL_WIDTH}}}"),

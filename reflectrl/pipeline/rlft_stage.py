@@ -53,6 +53,7 @@ from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import write_validated
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.learner import OnIteration
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.sharding import whole_weights
 
@@ -244,7 +245,14 @@ def _has_tasks(run_players: Team, stage: Stage, split: str) -> bool:
         env.close()
 
 
-def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: Account, advance: Advance) -> Usage:
+def train_policy(
+    recipe: Recipe,
+    section: RLFTSection,
+    run: RunFolder,
+    account: Account,
+    advance: Advance,
+    on_iteration: OnIteration | None = None,
+) -> Usage:
     """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
     profile = active_profile()
     if profile is not None and torch.cuda.is_available():
@@ -266,6 +274,12 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
         tracking(recipe, run.path, "rlft", first) as sent,
     ):
         records = _Records(run_players, section, reflector, envs, advance, sent)
+
+        def record(done: Iteration, fresh: Sequence[Trajectory]) -> None:
+            records.add(done, fresh, trainer.advantages, trainer.policy.reused)
+            if on_iteration is not None:
+                on_iteration(done, fresh)
+
         trainer = trainer_class(section.trainer)(
             lm.model,
             training_config(recipe, section, str(run / checkpoints_folder("rlft"))),
@@ -275,7 +289,7 @@ def train_policy(recipe: Recipe, section: RLFTSection, run: RunFolder, account: 
             layout=run_players.layout,
             labels=run_players.labels,
             server=run_players.policy_server(lm),
-            on_iteration=lambda done, fresh: records.add(done, fresh, trainer.advantages, trainer.policy.reused),
+            on_iteration=record,
             stop=stop,
             failures=run / FAILURES,
         )

@@ -13,10 +13,13 @@ from reflectrl.core import InvalidInput, run_files
 from reflectrl.pipeline import run_stages
 
 if TYPE_CHECKING:  # torch takes seconds to import
+    from pandas import DataFrame
+
     from reflectrl.pipeline.agent import Agent
     from reflectrl.pipeline.console import Reporter
+    from reflectrl.report.notebook import Comparison, Results
     from reflectrl.rollout.iteration import Iteration
-    from reflectrl.rollout.results import EvalRow
+    from reflectrl.training.learner import OnIteration
 
 
 def _plain(value: object) -> object:
@@ -73,6 +76,7 @@ class Run:
         max_cost: float | None = None,
         dry_run: bool = False,
         batch: Literal["submit", "collect"] | None = None,
+        on_iteration: OnIteration | None = None,
     ) -> None:
         """Run ``stages`` in order.
 
@@ -82,6 +86,8 @@ class Run:
             max_cost: budget for chat endpoints in this folder, in USD; the recipe must state their prices.
             dry_run: ``gen-data`` only reports the expected calls and their cost.
             batch: ``gen-data`` uses OpenAI's Batch API: submit the calls, or collect the replies.
+            on_iteration: called in ``rlft`` with the record and the fresh episodes of each iteration. An error of it,
+                such as ``optuna.TrialPruned``, is raised after a checkpoint, from which the same call continues.
 
         Raises:
             InvalidInput: an earlier stage is not done, or the folder was created from other inputs or is in use.
@@ -92,7 +98,13 @@ class Run:
 
         spending = Spending(max_cost, dry_run, batch)
         self.recipe = run_stages(
-            self.recipe, self.path, stages, sft_players=players, spending=spending, reporter=self._reporter
+            self.recipe,
+            self.path,
+            stages,
+            sft_players=players,
+            spending=spending,
+            reporter=self._reporter,
+            on_iteration=on_iteration,
         )
 
     def gen_data(self, *, max_cost: float | None = None) -> dict[str, Path]:
@@ -107,21 +119,43 @@ class Run:
         folders = {"reflector": self.path / run_files.REFLECTOR, "policy": self.path / run_files.POLICY_SFT}
         return {name: folder for name, folder in folders.items() if folder.is_dir()}
 
-    def rlft(self, *, max_cost: float | None = None) -> list[Iteration]:
-        """Run stage 2: train the policy by online RL; return the metrics of every iteration."""
+    def rlft(self, *, max_cost: float | None = None, on_iteration: OnIteration | None = None) -> list[Iteration]:
+        """Run stage 2: train the policy by online RL; return the metrics of every iteration.
+
+        ``on_iteration`` is that of ``run``.
+        """
+        self.run(("rlft",), max_cost=max_cost, on_iteration=on_iteration)
+        return self._iterations()
+
+    def _iterations(self) -> list[Iteration]:
         from reflectrl.core.jsonl import decode, read_jsonl
         from reflectrl.rollout.iteration import Iteration
 
-        self.run(("rlft",), max_cost=max_cost)
-        metrics = self.path / run_files.METRICS
-        return [decode(Iteration, value, where) for where, value in read_jsonl(metrics)] if metrics.is_file() else []
+        path = self.path / run_files.METRICS
+        lines = read_jsonl(path, skip_unfinished=True) if path.is_file() else ()
+        return [decode(Iteration, value, where) for where, value in lines]
 
-    def evaluate(self, *, max_cost: float | None = None) -> list[EvalRow]:
+    def metrics(self) -> DataFrame:
+        """Return the metrics of RLFT so far, a row per iteration; columns are named as in trackers."""
+        from pandas import DataFrame
+
+        from reflectrl.core.metric import tracked
+
+        rows = [{"iteration": each.iteration, "stage": each.stage, **tracked(each)} for each in self._iterations()]
+        return DataFrame(rows, columns=None if rows else ["iteration", "stage"]).set_index("iteration")
+
+    def evaluate(self, *, max_cost: float | None = None) -> Results:
         """Play the evaluation's tasks with every policy of the recipe; return the rows of the results table."""
+        from reflectrl.report.notebook import Results
         from reflectrl.rollout.results import read_results
 
         self.run(("eval",), max_cost=max_cost)
-        return read_results(self.path / run_files.RESULTS)
+        return Results(read_results(self.path / run_files.RESULTS))
+
+    def _repr_html_(self) -> str:
+        from reflectrl.report.notebook import run_html
+
+        return run_html(self.path, self.recipe.name)
 
     def report(self, out: Path | None = None) -> Path:
         """Print the results and write the HTML report, by default ``report.html`` in the folder; return its path."""
@@ -137,3 +171,32 @@ class Run:
         from reflectrl.pipeline.agent import load_agent
 
         return load_agent(self.path, policy=policy, greedy=greedy)
+
+
+def compare(
+    runs: Sequence[Run | str | Path],
+    *,
+    by: str = "recipe",
+    policy: str = "rlft",
+    split: str = "test",
+    mode: Literal["sampled", "greedy"] = "sampled",
+    reflections: str | None = None,
+) -> Comparison:
+    """Compare groups of evaluated runs over their seeds, such as two arms of a recipe.
+
+    Args:
+        runs: the runs, or their folders.
+        by: what makes a group: ``recipe`` (all settings but the seed), or a recipe key such as ``rlft.gamma``.
+        policy: policy of the evaluation.
+        split: split of the evaluation.
+        mode: how the policy played.
+        reflections: a control such as ``blank``, or another reflector; absent: the recipe's own.
+
+    Raises:
+        InvalidInput: no run has such a row, or no recipe has the key ``by``.
+
+    """
+    from reflectrl.report import notebook
+
+    folders = [each.path if isinstance(each, Run) else Path(each) for each in runs]
+    return notebook.compare(folders, by=by, policy=policy, split=split, mode=mode, reflections=reflections)

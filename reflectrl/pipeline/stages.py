@@ -31,6 +31,7 @@ from reflectrl.rollout.results import read_results
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.team import Team
+    from reflectrl.training.learner import OnIteration
 
 
 @dataclass
@@ -42,6 +43,7 @@ class _Job:
     sft_players: Sequence[str]
     spending: Spending
     reporter: Reporter
+    on_iteration: OnIteration | None = None
 
 
 def run_stages(
@@ -52,10 +54,11 @@ def run_stages(
     sft_players: Sequence[str] | None = None,
     spending: Spending | None = None,
     reporter: Reporter | None = None,
+    on_iteration: OnIteration | None = None,
 ) -> Recipe:
     """Run ``stages`` of ``recipe`` in ``run_dir``: done stages are skipped, a stage that was killed continues.
 
-    ``sft_players`` are the players that ``sft`` trains, both if absent.
+    ``sft_players`` are the players that ``sft`` trains, both if absent; ``on_iteration`` is the trainer's.
 
     Returns:
         The recipe, with what was chosen by measurement if it has a ``budget``.
@@ -82,7 +85,7 @@ def run_stages(
     preflight(recipe, RunFolder(run_dir), stages, spending)
     check_agreement(f"{run_dir.resolve()} {recipe.model_dump_json()}")
     reporter = reporter or Reporter() if is_main_process() else Reporter(Console(quiet=True))
-    job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter)
+    job = _Job(recipe, RunFolder(run_dir), sft_players or ("reflector", "policy"), spending, reporter, on_iteration)
     with job.run.locked(), disk_errors(run_dir):
         if recipe.budget is not None:
             from reflectrl.pipeline.auto import kept
@@ -245,7 +248,7 @@ def _rlft(job: _Job) -> bool:
         return True
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
-        usage = train_policy(job.recipe, section, job.run, account, advance)
+        usage = train_policy(job.recipe, section, job.run, account, advance, job.on_iteration)
     _report_calls(job, usage, account.spent)
     return True
 

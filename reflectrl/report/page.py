@@ -13,7 +13,7 @@ from string import Template
 
 from reflectrl.core.files import write_output
 from reflectrl.report import audit, judged
-from reflectrl.report.compare import HEADS, compare, group_cells, group_runs
+from reflectrl.report.compare import HEADS, Summary, compare, group_cells, group_runs
 from reflectrl.report.curves import colour, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.progress import HEADS as PROGRESS
@@ -117,7 +117,7 @@ def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
         headline="".join(map(_headline, headlines(runs))),
         verdict="".join(f"<p>{prose(sentence)}</p>" for sentence in words).replace("<p>", lead, 1),
         comparison=_comparison(runs),
-        table=_table(runs) + _reflections(runs),
+        table=results_table(runs) + _reflections(runs),
         curves=f'{drawn}<p class="note">{_KEY}</p>' if drawn else _UNTRAINED,
         viewer=_live_viewer(runs, live) if live else _viewer(runs, read_sources(runs)),
         runs="".join(_run(number, run) for number, run in enumerate(runs)),
@@ -174,7 +174,8 @@ def _bar(rate: float, low: float, high: float) -> str:
     )
 
 
-def _table(runs: Sequence[RunData]) -> str:
+def results_table(runs: Sequence[RunData]) -> str:
+    """Return the results of all policies of ``runs``, and what is missing of them."""
     waiting = "".join(
         f'<p class="note">{escaped(run.name)}: not evaluated yet; run <code>reflectrl eval</code> for it.</p>'
         for run in runs
@@ -184,18 +185,29 @@ def _table(runs: Sequence[RunData]) -> str:
     rows = table_rows(runs)
     if not rows:
         return waiting
+    own = {row for each in runs for row in each.own_rows}
+    drawn = drawn_rows(rows, main=[row.policy == "rlft" and row in own for _, row in rows], named=len(runs) > 1)
+    where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
+    where += "".join(f"<p>{escaped(warning)}</p>" for warning in warnings_on([row for _, row in rows]))
+    return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
+
+
+def drawn_rows(rows: Sequence[tuple[str, EvalRow]], *, main: Sequence[bool], named: bool = False) -> str:
+    """Return a table of results.
+
+    Args:
+        rows: name of the run and row of its evaluation, for each row of the table.
+        main: True for the rows that stand out.
+        named: show the names of the runs; those of one run are named in a title.
+
+    """
     run, policy, *others = columns([row for _, row in rows])
     others.remove(SUCCESS)
     heads = (run, policy, SUCCESS, *others)  # a narrow screen shows what matters first
     shown = [_cells(name, row, heads) for name, row in rows]
-    begin = 1 if len(runs) == 1 else 0  # one run is named in the title
-    own = {row for each in runs for row in each.own_rows}
-    main = [row.policy == "rlft" and row in own for _, row in rows]
+    begin = 0 if named else 1
     words = heads.index(FIRST_NUMBER) - begin
-    drawn = table("Results", heads[begin:], [row[begin:] for row in shown], words=words, main=main)
-    where = "".join(f"<p>Played on {escaped(tasks)}.</p>" for tasks in played_on(runs))
-    where += "".join(f"<p>{escaped(warning)}</p>" for warning in warnings_on([row for _, row in rows]))
-    return f'{drawn}{where}<p class="note">{_INTERVALS}</p>{waiting}'
+    return table("Results", heads[begin:], [row[begin:] for row in shown], words=words, main=main)
 
 
 def _comparison(runs: Sequence[RunData]) -> str:
@@ -203,12 +215,17 @@ def _comparison(runs: Sequence[RunData]) -> str:
     if len(runs) == 1 or not (rows := judged_of(runs)):
         return ""
     groups, remarks = compare(runs, rows)
+    of = [f"On split {rows.split}."] if any(len(judged_splits(run)) > 1 for run in runs) else []
+    return f"<h3>Comparison</h3>{comparison_table(groups, [*of, *remarks])}"
+
+
+def comparison_table(groups: Sequence[Summary], remarks: Sequence[str]) -> str:
+    """Return a table of groups of runs, with remarks below it."""
     lines = [list(map(escaped, group_cells(summary))) for summary in groups]
     for line in lines:
         line[HEADS.index("worst")] = f'<span class="named">{line[HEADS.index("worst")]}</span>'
-    of = [f"On split {rows.split}."] if any(len(judged_splits(run)) > 1 for run in runs) else []
-    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(prose, (*of, *remarks))))
-    return f"<h3>Comparison</h3>{table('Comparison', HEADS, lines, words=1)}{notes}"
+    notes = "".join(f'<p class="note">{note}</p>' for note in (_COMPARED, *map(prose, remarks)))
+    return f"{table('Comparison', HEADS, lines, words=1)}{notes}"
 
 
 def _reflections(runs: Sequence[RunData]) -> str:

@@ -18,9 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from reflectrl.core import Trajectory, WorkFailed
+from reflectrl.core import ReflectRLError, Trajectory, WorkFailed
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.rollout.iteration import Iteration
 from reflectrl.training.checkpoints import fitting, joined, split_tensors
 from reflectrl.training.sharding import part_of, save_whole, whole
 
@@ -272,6 +273,37 @@ def numbers_of_ranks(accelerator: Accelerator, numbers: Sequence[float]) -> list
     rows = torch.tensor([numbers], dtype=torch.float64, device=accelerator.device)
     gathered: list[list[float]] = accelerator.gather(rows).tolist()
     return gathered
+
+
+def totals_of_ranks(accelerator: Accelerator, counts: Tensor) -> Tensor:
+    """Return the sum of a tensor of integers over all processes."""
+    total: Tensor = accelerator.reduce(counts.to(accelerator.device), "sum")
+    return total.cpu()
+
+
+OnIteration: TypeAlias = Callable[[Iteration, Sequence[Trajectory]], None]
+
+
+def heard(
+    on_iteration: OnIteration | None, accelerator: Accelerator, done: Iteration, episodes: Sequence[Trajectory]
+) -> Exception | None:
+    """Call ``on_iteration`` on the main process; return its error, or what other processes are to raise for it.
+
+    Errors of this library and of the disk are raised at once: they mean that the iteration is not recorded, so that no
+    checkpoint may follow it.
+    """
+    if on_iteration is None:
+        return None
+    error: Exception | None = None
+    if accelerator.is_main_process:
+        try:
+            on_iteration(done, episodes)
+        except (ReflectRLError, OSError):
+            raise
+        except Exception as raised:  # noqa: BLE001 - the caller's code may end training by any error
+            error = raised
+    failed = any(number for [number] in numbers_of_ranks(accelerator, [float(error is not None)]))
+    return error or (WorkFailed("on_iteration ended the training in the main process.") if failed else None)
 
 
 def episodes_of_ranks(accelerator: Accelerator, episodes: Sequence[Trajectory]) -> list[Trajectory]:

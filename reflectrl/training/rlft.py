@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from reflectrl.config.advantage import rewards_to_go
 from reflectrl.config.training import NOVELTY, EntropyTarget, Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
+from reflectrl.core.display import Drawn
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
@@ -82,9 +84,11 @@ from reflectrl.training.learner import (
     adamw,
     copy_weights,
     episodes_of_ranks,
+    heard,
     load_weights,
     numbers_of_ranks,
     parameter_groups,
+    totals_of_ranks,
     using,
 )
 from reflectrl.training.measures import Measures
@@ -97,7 +101,7 @@ if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
 
 
-class ReflectRLTrainer:
+class ReflectRLTrainer(Drawn):
     """Trainer of the policy by online RL; the other players are frozen.
 
     A subclass may override ``make_samples``, which estimates advantages, and ``minibatch_loss``.
@@ -119,7 +123,7 @@ class ReflectRLTrainer:
         peft_config: adapters to train instead of all weights.
         server: writes the policy's texts in place of its model, which has adapters.
         optimizer: makes the optimizer from groups of parameters and ``lr``, such as ``torch.optim.SGD``.
-        on_iteration: called with each iteration's record and fresh episodes, on the main process only.
+        on_iteration: gets each iteration's record and fresh episodes, on the main process; its errors end the training.
         stop: request to stop; training then writes a checkpoint after the current iteration and ends, on all processes.
         failures: folder for a batch whose loss is not finite; beside the checkpoints by default.
 
@@ -163,6 +167,7 @@ class ReflectRLTrainer:
         self.replay: deque[Trajectory] = deque(maxlen=args.replay.size if args.replay else 0)
         """Replay buffer: the newest episodes of the current stage that are worth replaying, as in the public code."""
         self.iteration = self.env_steps = 0
+        self.iterations: list[Iteration] = []  # records of those that were done since the last start
         self.entropy_coef = args.terms.entropy.coef if isinstance(args.terms.entropy, EntropyTarget) else None
         """Current coefficient of an entropy bonus with a target; ``None`` for one with a schedule."""
         self.advantages: list[list[float]] = []
@@ -223,10 +228,12 @@ class ReflectRLTrainer:
         with tqdm(total=total, initial=self.iteration, unit="iteration", disable=hidden) as bar:
             while not self.curriculum.finished and not self._stop.signal:
                 done, episodes = self.iterate()
-                if self._on_iteration is not None and main:
-                    self._on_iteration(done, episodes)
-                if self.curriculum.finished or self._stop.signal or self.iteration % self.args.save_every == 0:
+                self.iterations.append(done)
+                error = heard(self._on_iteration, self.accelerator, done, episodes)
+                if error or self.curriculum.finished or self._stop.signal or self.iteration % self.args.save_every == 0:
                     self._save()
+                if error:
+                    raise error
                 bar.set_postfix(success=f"{done.success:.0%}", refresh=False)
                 bar.update()
         if self.curriculum.finished:
@@ -324,7 +331,10 @@ class ReflectRLTrainer:
                 started |= checks.play(self._collector, self._gather, self.iteration)
             ended = ended or checks.ends
         if ended:
-            self._end_stage()
+            self.curriculum.end_stage()
+            if not self.curriculum.finished:
+                self.replay.clear()  # its episodes are samples of another distribution than those of the next stage
+            self._collector.close()
         return replace(done, **started, ended=ended), fresh
 
     def _open_stage(self, stage: Stage) -> dict[str, Any]:
@@ -368,7 +378,9 @@ class ReflectRLTrainer:
         valued = [with_values(trajectory, self.reward_scale.unit) for trajectory in played]
         if NOVELTY not in self.args.rewards:
             return valued
-        return self.novelty.rewarded(valued, 1 - self.curriculum.recent_success, self._total)
+        return self.novelty.rewarded(
+            valued, 1 - self.curriculum.recent_success, partial(totals_of_ranks, self.accelerator)
+        )
 
     def _scale(self, learned: Sequence[Trajectory]) -> None:
         """Add the returns of new episodes to the scale of rewards; the value head continues in the new unit.
@@ -416,13 +428,6 @@ class ReflectRLTrainer:
         )
         check_gap(self.args.update, done.logprob_gap, served=self._server is not None)
         return done
-
-    def _end_stage(self) -> None:
-        """Close the environments of the stage, and continue with the next one."""
-        self.curriculum.end_stage()
-        if not self.curriculum.finished:
-            self.replay.clear()  # its episodes are samples of another distribution than those of the next stage
-        self._collector.close()
 
     # ---- an update ---------------------------------------------------------------------------------------------
 
@@ -489,11 +494,6 @@ class ReflectRLTrainer:
             log_ratios=(scores.logprobs + scores.thought_logprobs - sampled).detach(),
             **columns,
         )
-
-    def _total(self, counts: Tensor) -> Tensor:
-        """Return the sum of a tensor of integers over all processes."""
-        total: Tensor = self.accelerator.reduce(counts.to(self.accelerator.device), "sum")
-        return total.cpu()
 
     def _gather(self, *numbers: float) -> list[list[float]]:
         """Return the numbers of each process, without rounding."""
