@@ -27,6 +27,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.run_files import METRICS, POLICY
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.text import first_line
 from reflectrl.pipeline.console import Reporter
 from reflectrl.pipeline.inputs import changed_inputs, stage_inputs
 from reflectrl.pipeline.sweep import POLL_SECONDS, PlannedRun, Worker, read_values, shared_environment
@@ -219,14 +220,21 @@ class _Study:
     def __init__(self, search: Search, recipe: Recipe) -> None:
         self._search, self._seed = search, recipe.seed
         search.folder.mkdir(parents=True, exist_ok=True)
+        journal = search.folder / JOURNAL
         with self._alone():
-            self._study = optuna.create_study(
-                study_name="reflectrl",
-                storage=JournalStorage(JournalFileBackend(str(search.folder / JOURNAL))),
-                pruner=optuna.pruners.MedianPruner(),
-                direction="maximize",
-                load_if_exists=True,
-            )
+            try:
+                self._study = optuna.create_study(
+                    study_name="reflectrl",
+                    storage=JournalStorage(JournalFileBackend(str(journal))),
+                    pruner=optuna.pruners.MedianPruner(),
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+            except (ValueError, KeyError) as error:
+                raise InvalidInput(
+                    f"{journal} holds no study that can be read ({first_line(error)}); put back the file that was "
+                    "there, or choose another --out."
+                ) from error
             self._check(recipe)
 
     def _check(self, recipe: Recipe) -> None:

@@ -62,7 +62,7 @@ def kernel(notebook: NotebookNode, folder: Path) -> Iterator[NotebookClient]:
             patch.setenv(name, str(folder / name))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         resources = {"metadata": {"path": str(folder)}}
-        client = NotebookClient(notebook, kernel_name="here", timeout=500, resources=resources, allow_errors=True)
+        client = NotebookClient(notebook, kernel_name="here", timeout=900, resources=resources, allow_errors=True)
         with client.setup_kernel():
             yield client
 
@@ -78,7 +78,7 @@ def execute(notebook: NotebookNode, folder: Path) -> list[NotebookNode]:
 
 
 def said(cell: NotebookNode) -> str:
-    return "".join(str(each.get("text") or each.data.get("text/plain", "")) for each in cell.outputs)
+    return "".join(str(each.get("text") or each.get("data", {}).get("text/plain", "")) for each in cell.outputs)
 
 
 def html(cell: NotebookNode) -> str:

@@ -85,6 +85,11 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_trial(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text('{"op_code": 0,\n{}\n')
+    assert "holds no study that can be read" in refused(*ASKED, "--out", tmp_path, *TINY)
+
+
 @pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_and_two_at_once_try_the_same_settings(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
