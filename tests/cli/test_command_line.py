@@ -25,7 +25,7 @@ def test_help_groups_every_command_under_a_heading() -> None:
     sections = [section.splitlines() for section in done.out.split("\n\n")[2:]]
     listed = {heading: [line.split()[0] for line in lines if line[2] != " "] for heading, *lines in sections}
     assert listed.pop("Options:") == ["--version", "--install-completion", "--show-completion", "--help"]
-    assert listed["Stages of a run:"] == ["train", "run", "gen-data", "sft", "rlft", "eval", "claims"]
+    assert listed["Stages of a run:"] == ["train", "run", "tune", "gen-data", "sft", "rlft", "eval", "claims"]
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # of a group
     assert sorted(name for names in listed.values() for name in names) == sorted(commands)
     assert len(listed) == 5
