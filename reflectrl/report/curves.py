@@ -1,4 +1,4 @@
-"""Learning curves as inline SVG: one panel a metric, one colour a run.
+"""Learning curves as inline SVG: one panel a metric, one colour a run, or the runs of a recipe with other seeds.
 
 Drawn by hand because a report needs no package that is not installed with the library.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -15,9 +15,18 @@ from typing import Any
 
 from reflectrl.core.metric import Metric, metrics_of
 from reflectrl.core.text import visible_line
+from reflectrl.report.compare import group_runs
 from reflectrl.report.markup import escaped
 from reflectrl.report.runs import RunData
-from reflectrl.report.series import EXACT, measured_from_start, running_mean, stages, success_band, window
+from reflectrl.report.series import (
+    EXACT,
+    mean_interval,
+    measured_from_start,
+    running_mean,
+    stages,
+    success_band,
+    window,
+)
 from reflectrl.rollout.iteration import Iteration, Throughput
 
 WIDTH, HEIGHT = 360, 226
@@ -168,6 +177,15 @@ class _Line:
     values: Sequence[float]
 
 
+@dataclass(frozen=True)
+class _Seeds:
+    """Runs that differ in the seed alone, or a single run."""
+
+    title: str
+    """Their name in the legend."""
+    numbers: Sequence[int]
+
+
 def colour(number: int) -> str:
     """Return the CSS classes of the ``number``-th run: eight colours, then the same again with dashes."""
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
@@ -178,7 +196,13 @@ def curves(runs: Sequence[RunData]) -> str:
     shown = [(number, run) for number, run in enumerate(runs) if run.points or run.sft]
     if not shown:
         return ""
-    legend = "".join(f'<li class="swatch {colour(number)}">{escaped(run.name, 200)}</li>' for number, run in shown)
+    numbers = {id(run): number for number, run in shown}
+    seeds = [
+        _Seeds(group[0].name if len(group) == 1 else f"{name}, {len(group)} runs", places)
+        for name, group in group_runs([run for _, run in shown]).items()
+        for places in [[numbers[id(run)] for run in group]]
+    ]
+    legend = "".join(f'<li class="swatch {colour(each.numbers[0])}">{escaped(each.title, 200)}</li>' for each in seeds)
     trained = [(number, run) for number, run in shown if run.points]
     clocks = json.dumps({number: _clock(run) for number, run in trained}, separators=(",", ":"))
     names = sorted({name for _, run in trained for point in run.points for name in point.by_group})
@@ -189,9 +213,9 @@ def curves(runs: Sequence[RunData]) -> str:
         if lines and _is_zero(field, metric, lines):
             zero.append(metric.title)
         elif lines:
-            drawn.append(_panel(field, metric, lines))
+            drawn.append(_panel(field, metric, lines, seeds))
     note = f'<p class="note">0 throughout, but for rounding, and not drawn: {", ".join(zero)}.</p>' if zero else ""
-    fine_tuned = _sft_panels(shown)
+    fine_tuned = _sft_panels(shown, seeds)
     return (
         f'<ul class="legend">{legend}</ul><div class="panels">{"".join(drawn)}</div>{note}'
         f'<script type="application/json" id="clocks">{clocks}</script>'
@@ -212,9 +236,9 @@ _SFT_PANELS = {
 }
 
 
-def _sft_panels(shown: Sequence[tuple[int, RunData]]) -> str:
+def _sft_panels(shown: Sequence[tuple[int, RunData]], seeds: Sequence[_Seeds]) -> str:
     """Return figures of the checks of each player: bold for held-out rows, faint for the loss in training."""
-    drawn = []
+    drawn, colours = [], _colours(seeds)
     for player in ("reflector", "policy"):
         lines = [(number, run, checks) for number, run in shown if (checks := run.sft.get(player))]
         for field, metric in _SFT_PANELS.items() if lines else ():
@@ -232,14 +256,18 @@ def _sft_panels(shown: Sequence[tuple[int, RunData]]) -> str:
                 held_out = _path(axes, [check.step for check in checks], [getattr(check, field) for check in checks])
                 pairs = raw.get(number)
                 faint = f'<path class="raw" d="{_path(axes, *zip(*pairs, strict=True))}"/>' if pairs else ""
-                inside += _group(number, run, f'{faint}<path class="mean" d="{held_out}"/>')
+                inside += _group(number, colours[number], run.name, f'{faint}<path class="mean" d="{held_out}"/>')
             drawn.append(axes.figure(metric.title.format(player), inside))
     return "".join(drawn)
 
 
-def _group(number: int, run: RunData, paths: str) -> str:
-    title = f"<title>{escaped(run.name, 200)}</title>"
-    return f'<g class="{colour(number)}" data-run="{number}">{title}{paths}</g>'
+def _group(number: int, classes: str, name: str, paths: str) -> str:
+    return f'<g class="{classes}" data-run="{number}"><title>{escaped(name, 200)}</title>{paths}</g>'
+
+
+def _colours(seeds: Sequence[_Seeds]) -> dict[int, str]:
+    """Return the CSS classes of each run's colour, which runs that differ in the seed alone share."""
+    return {number: colour(each.numbers[0]) for each in seeds for number in each.numbers}
 
 
 def _metric_of_group(field: str, group: str) -> Metric:
@@ -267,8 +295,8 @@ def _is_zero(field: str, metric: Metric, lines: Sequence[_Line]) -> bool:
     )
 
 
-def _panel(field: str, metric: Metric, lines: Sequence[_Line]) -> str:
-    """Return one figure."""
+def _panel(field: str, metric: Metric, lines: Sequence[_Line], seeds: Sequence[_Seeds]) -> str:
+    """Return one figure: a bold line with its band for each run, or for the mean of runs that differ in the seed."""
     iterations = [point.iteration for line in lines for point in line.points]
     axes = Axes.around(iterations, [value for line in lines for value in line.values], metric)
     starts: dict[tuple[int, str], None] = {}  # of each stage, in runs of several
@@ -278,11 +306,48 @@ def _panel(field: str, metric: Metric, lines: Sequence[_Line]) -> str:
     ordered = sorted(starts)
     following = [*(iteration for iteration, _ in ordered[1:]), None]
     marks = (axes.stage(*start, after) for start, after in zip(ordered, following, strict=False))
-    return axes.figure(metric.title, "".join((axes.grid(), *marks, *(_drawn(axes, line, field) for line in lines))))
+    by_number, drawn = {line.number: line for line in lines}, list[str]()
+    for each in seeds:
+        own = [by_number[number] for number in each.numbers if number in by_number]
+        if len(own) == 1:
+            drawn.append(_drawn(axes, own[0], field, colour(each.numbers[0])))
+        elif own:
+            drawn += _drawn_over_seeds(axes, own, field, each)
+    return axes.figure(metric.title, "".join((axes.grid(), *marks, *drawn)))
 
 
-def _drawn(axes: Axes, line: _Line, field: str) -> str:
-    shade, width = "", 1 if field in EXACT else window(len(line.run.points))
+def _window(line: _Line, field: str) -> int:
+    return 1 if field in EXACT else window(len(line.run.points))
+
+
+def _steady(line: _Line, field: str) -> dict[int, float]:
+    """Return the running mean of a metric by iteration."""
+    means = running_mean(line.points, line.values, _window(line, field))
+    return {point.iteration: mean for point, mean in zip(line.points, means, strict=True)}
+
+
+def _drawn_over_seeds(axes: Axes, lines: Sequence[_Line], field: str, seeds: _Seeds) -> Iterator[str]:
+    """Yield the faint lines of the runs, and their mean with its 95 % t interval where all have a value.
+
+    Over another horizontal axis, the mean stands where the first run was.
+    """
+    classes, known = colour(seeds.numbers[0]), [_steady(line, field) for line in lines]
+    for line, means in zip(lines, known, strict=True):
+        path = _path(axes, [*means], [*means.values()])
+        yield _group(line.number, classes, line.run.name, f'<path class="raw" d="{path}"/>')
+    every = [iteration for iteration in known[0] if all(iteration in means for means in known)]
+    if not every:
+        return
+    found = [mean_interval([means[iteration] for means in known]) for iteration in every]
+    ends = [[max(axes.low, min(axes.high, mean + sign * (half or 0.0))) for mean, half in found] for sign in (1, -1)]
+    there, back = _places(axes, every, ends[0]), _places(axes, every, ends[1])[::-1]
+    bold = _path(axes, every, [mean for mean, _ in found])
+    shade = f'<path class="band" d="M{"L".join(there + back)}Z"/>'
+    yield _group(lines[0].number, classes, seeds.title, f'{shade}<path class="mean" d="{bold}"/>')
+
+
+def _drawn(axes: Axes, line: _Line, field: str, classes: str) -> str:
+    shade, width = "", _window(line, field)
     if field == "success" and line.run.episodes > 0:
         lows, highs = zip(*success_band(line.run), strict=True)
         every = [point.iteration for point in line.run.points]
@@ -291,7 +356,7 @@ def _drawn(axes: Axes, line: _Line, field: str) -> str:
     iterations = [point.iteration for point in line.points]
     raw = f'<path class="raw" d="{_path(axes, iterations, line.values)}"/>' if width > 1 else ""
     mean = _path(axes, iterations, running_mean(line.points, line.values, width))
-    return _group(line.number, line.run, f'{shade}{raw}<path class="mean" d="{mean}"/>')
+    return _group(line.number, classes, line.run.name, f'{shade}{raw}<path class="mean" d="{mean}"/>')
 
 
 def _places(axes: Axes, at: Sequence[float], values: Sequence[float]) -> list[str]:

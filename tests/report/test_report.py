@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from run_folders import HOSTILE, PACE, blocks, episode, iteration, make_run, tasks, write_ledger
+from run_folders import HOSTILE, PACE, blocks, episode, evaluated, iteration, make_run, tasks, write_ledger
 from typer.testing import CliRunner
 
 from reflectrl.cli.app import app
@@ -255,6 +255,32 @@ def test_each_run_has_a_line_in_each_panel_it_has_data_for(run):
     assert titles(curves([killed])) == every[:7]
     few = replace(killed, paces=(Throughput(iteration=0, **PACE),))  # before it wrote the second line
     assert titles(curves([few])) == every
+
+
+def test_runs_that_differ_in_the_seed_share_a_colour_and_have_a_mean_with_a_band(tmp_path):
+    for name, seed, success in (("a", 0, 0.4), ("other", 0, 0.9), ("b", 1, 0.8)):
+        line = [iteration(at, success=success) for at in range(20 + seed)]
+        changed = ["rlft.gamma=0.5"] if name == "other" else []
+        evaluated(tmp_path / name, 0.9, 0.5, "name=<&>", f"seed={seed}", *changed, metrics=line)
+    page = curves(read_runs([tmp_path / name for name in ("a", "other", "b")]))
+    assert re.findall('<li class="swatch (c\\d)">(.*?)</li>', page) == [
+        ("c0", "&lt;&amp;&gt; rlft.gamma=0.9, 2 runs"),
+        ("c1", "other"),
+    ]
+    panel = page.split("</svg>")[0]
+    groups = re.findall('<g class="(c\\d)" data-run="(\\d)"><title>([^<]*)</title>(.*?)</g>', panel)
+    assert [(colour, run, title) for colour, run, title, _ in groups] == [
+        ("c0", "0", "a"),
+        ("c0", "2", "b"),
+        ("c0", "0", "&lt;&amp;&gt; rlft.gamma=0.9, 2 runs"),
+        ("c1", "1", "other"),
+    ]
+    places = {title: re.findall("[ML]([\\d.]+) ([\\d.]+)", paths.split("mean")[-1]) for _, _, title, paths in groups}
+    assert len(places["a"]) == 20
+    heights = [{float(y) for _, y in places[title]} for title in ("a", "b", groups[2][2])]
+    assert heights[2] == {sum(map(max, heights[:2])) / 2}
+    assert 'class="band"' in groups[2][3]
+    assert "mean" not in groups[0][3] + groups[1][3]
 
 
 def test_what_updates_of_one_pass_cannot_measure_is_named_and_not_drawn(tmp_path):
