@@ -183,11 +183,13 @@ class _Seeds:
 
     title: str
     """Their name in the legend."""
+    classes: str
+    """CSS classes of their colour."""
     numbers: Sequence[int]
 
 
 def colour(number: int) -> str:
-    """Return the CSS classes of the ``number``-th run: eight colours, then the same again with dashes."""
+    """Return the CSS classes of the ``number``-th line: eight colours, then the same again with dashes."""
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
 
 
@@ -197,12 +199,12 @@ def curves(runs: Sequence[RunData]) -> str:
     if not shown:
         return ""
     numbers = {id(run): number for number, run in shown}
-    seeds = [
-        _Seeds(group[0].name if len(group) == 1 else f"{name}, {len(group)} runs", places)
-        for name, group in group_runs([run for _, run in shown]).items()
-        for places in [[numbers[id(run)] for run in group]]
-    ]
-    legend = "".join(f'<li class="swatch {colour(each.numbers[0])}">{escaped(each.title, 200)}</li>' for each in seeds)
+    seeds = []
+    for place, (name, group) in enumerate(group_runs(runs).items()):
+        places = [numbers[id(run)] for run in group if id(run) in numbers]
+        title = runs[places[0]].name if len(places) == 1 else f"{name}, {len(places)} runs"
+        seeds += [_Seeds(title, colour(place), places)] if places else []
+    legend = "".join(f'<li class="swatch {each.classes}">{escaped(each.title, 200)}</li>' for each in seeds)
     trained = [(number, run) for number, run in shown if run.points]
     clocks = json.dumps({number: _clock(run) for number, run in trained}, separators=(",", ":"))
     names = sorted({name for _, run in trained for point in run.points for name in point.by_group})
@@ -267,7 +269,7 @@ def _group(number: int, classes: str, name: str, paths: str) -> str:
 
 def _colours(seeds: Sequence[_Seeds]) -> dict[int, str]:
     """Return the CSS classes of each run's colour, which runs that differ in the seed alone share."""
-    return {number: colour(each.numbers[0]) for each in seeds for number in each.numbers}
+    return {number: each.classes for each in seeds for number in each.numbers}
 
 
 def _metric_of_group(field: str, group: str) -> Metric:
@@ -310,7 +312,7 @@ def _panel(field: str, metric: Metric, lines: Sequence[_Line], seeds: Sequence[_
     for each in seeds:
         own = [by_number[number] for number in each.numbers if number in by_number]
         if len(own) == 1:
-            drawn.append(_drawn(axes, own[0], field, colour(each.numbers[0])))
+            drawn.append(_drawn(axes, own[0], field, each.classes))
         elif own:
             drawn += _drawn_over_seeds(axes, own, field, each)
     return axes.figure(metric.title, "".join((axes.grid(), *marks, *drawn)))
@@ -331,7 +333,7 @@ def _drawn_over_seeds(axes: Axes, lines: Sequence[_Line], field: str, seeds: _Se
 
     Over another horizontal axis, the mean stands where the first run was.
     """
-    classes, known = colour(seeds.numbers[0]), [_steady(line, field) for line in lines]
+    classes, known = seeds.classes, [_steady(line, field) for line in lines]
     for line, means in zip(lines, known, strict=True):
         path = _path(axes, [*means], [*means.values()])
         yield _group(line.number, classes, line.run.name, f'<path class="raw" d="{path}"/>')

@@ -42,8 +42,9 @@ from reflectrl.rollout.results import EvalRow
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
-    "95 % Wilson interval. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted since "
-    "training was last started."
+    "95 % Wilson interval. For runs that differ in the seed, bold is the mean of these means, the band its 95 % t "
+    "interval, and faint each run. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted "
+    "since training was last started."
 )
 _UNTRAINED = '<p class="note">No iteration of training yet; run <code>reflectrl rlft</code>.</p>'
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
