@@ -43,7 +43,7 @@ from reflectrl.rollout.results import EvalRow
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
     "95 % Wilson interval. For runs that differ in the seed, bold is the mean of these means, the band its 95 % t "
-    "interval, and faint each run. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted "
+    "interval, faint each run. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted "
     "since training was last started."
 )
 _UNTRAINED = '<p class="note">No iteration of training yet; run <code>reflectrl rlft</code>.</p>'
