@@ -1,11 +1,11 @@
 """Turn the two dials of the safe, and measure when reflections pay: how far an action is computed, and remembered.
 
-    python benchmarks/dials.py --out /tmp/dials                # both dials, seeds 0 to 2: two hours of two cores
+    python benchmarks/dials.py --out /tmp/dials                # both dials, seeds 0 to 2: hours
     python benchmarks/dials.py turns --seeds 0 --out /tmp/dials
 
 ``turns`` is how many numbers have to be added, one after the other, from the state to the action; ``wheels`` is how
 many numbers a note holds that only the first state shows, three bits each. Policies without reflections learn from
-12,000 rows, those with reflections from 40. A finished run is not run again.
+12,000 rows, those that read some from 40. A finished run is not run again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ LEARNED = (
     *("sft.policy.batch_size=32", "sft.policy.micro_batch_size=32", "sft.policy.label_smoothing=0"),
 )
 """SFT of a policy without reflections: all that it can learn."""
+WHOLE = (
+    *("model.max_length=320", "players.reflector.max_new_tokens=64", "players.policy.max_new_tokens=64"),
+    "eval.policies=[sft,rlft]",
+)
+"""No prompt and no text is cut at any setting of a dial."""
 LAYERS = "model.builtin.layers"
 REFLECTOR = "reflector_model={builtin: {layers: 2, width: 64, heads: 4, vocabulary: 384, pieces: words}}"
 """The reflector has two layers whatever the policy has."""
@@ -43,7 +48,7 @@ DIALS: dict[str, tuple[str, Sequence[int]]] = {
 ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "turns": {
         **{f"none, {count}-layer policy": ("no_reflection", (f"{LAYERS}={count}", *LEARNED)) for count in (1, 2, 4)},
-        "own thought, 2-layer policy": ("own_thought", ()),
+        "own thought, 2-layer policy": ("own_thought", ("data.samples=12000",)),
         **{f"reflections, {count}-layer policy": ("", (f"{LAYERS}={count}", REFLECTOR)) for count in (1, 2)},
     },
     "wheels": {
@@ -68,7 +73,7 @@ def plan(dial: str, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
             f"{dial}{setting}-{number}",
             f"{recipe}_{arm}" if arm else recipe,
             seeds,
-            overrides=(f"env.options.{dial}={setting}", "eval.policies=[sft,rlft]", *overrides),
+            overrides=(f"env.options.{dial}={setting}", *WHOLE, *overrides),
             environment=ONE_THREAD,
         )
     ]

@@ -86,6 +86,7 @@ def answer(command: str, place: Path) -> str:
         done = reflectrl(*words[len(variables) :])
     assert "Traceback" not in done.err
     said = re.sub(r"([Kk])nown: [^.]{60,}\.", r"\1nown: <names>.", done.err.strip().replace(str(place), "<here>"))
+    said = re.sub(r"the \d+ known names", "the <number> known names", said)
     return f"$ {command}\n[{done.code}] {said}\n"
 
 

@@ -50,8 +50,16 @@ MEANT: Mapping[str, Mapping[str, str]] = {
         "openai": "the chat endpoint that a recipe names",
         "httpx2": "the connections to that endpoint",
     },
-    "reflectrl/core/addresses.py": {"urllib": "urllib.parse, which takes addresses apart"},
-    "reflectrl/share/server.py": {"socket": "the address that serve listens at"},
+    "reflectrl/core/addresses.py": {
+        "socket": "the address that serve and watch listen at",
+        "urllib": "urllib.parse, which takes addresses apart",
+    },
+    "reflectrl/share/server.py": {"socket": "the type of a listener"},
+    "reflectrl/report/watch.py": {
+        "http": "the server of the page that watch serves",
+        "socket": "the address that it listens at",
+        "urllib": "urllib.parse, which takes addresses apart",
+    },
     "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
     "reflectrl/lm/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},

@@ -38,8 +38,8 @@ SIMPLE: dict[str, Any] = {
 """REINFORCE with the mean of the batch as the baseline, and nothing else."""
 
 
-class Killed(Exception):
-    """Error that ends a run early."""
+class Killed(BaseException):
+    """Ends a run as the death of its process would: no checkpoint follows, as it does for an error."""
 
 
 @dataclass

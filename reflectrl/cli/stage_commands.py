@@ -320,7 +320,7 @@ def _sweep(
 def claims(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML file with claims.")],
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A claim to look at, by default all; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="A claim to test, by default all; may be repeated.")
     ] = None,
     runs: RunsOption = Path("runs"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
@@ -334,16 +334,18 @@ def claims(
 
     pairs = plan_claims(read_claims(file, only or ()), runs)
     waiting = waiting_runs(pairs)
-    stopped: KeyboardInterrupt | SystemExit | None = None
+    stopped: KeyboardInterrupt | SystemExit | WorkFailed | None = None
     try:
         run_all(waiting, jobs=jobs, reporter=Reporter())
-    except (KeyboardInterrupt, SystemExit) as error:
+    except (KeyboardInterrupt, SystemExit, WorkFailed) as error:  # the other runs have something to say
         stopped = error
     cells = [judge(pair).cells() for pair in pairs]
     if output == "markdown":
         say(markdown_table(HEADS, cells))
     else:
         print_rows(HEADS, cells, words=2)
+    if isinstance(stopped, WorkFailed):
+        raise stopped
     if stopped is not None:
         raise _stopped(stopped, runs)
 

@@ -11,13 +11,15 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from reflectrl.config import load_recipe
+from reflectrl.config.evaluation import EvalSection
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.files import read_text
 from reflectrl.core.run_files import RESULTS
 from reflectrl.core.settings import Section, mistakes, refusal
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds, unfinished
-from reflectrl.report.compare import Rows, probability_of_improvement
+from reflectrl.report.compare import LEAST_RUNS, Rows, probability_of_improvement
 from reflectrl.report.gain import Interval, change_over_runs, over_runs
 from reflectrl.report.runs import read_runs
 
@@ -84,13 +86,16 @@ class Finding:
     less: Interval | None
     difference: Interval | None
     improvement: float | None
-    """Probability that a run of ``more`` exceeds one of ``less``."""
+    """Probability that a run of ``more`` exceeds one of ``less``; ``None`` for few runs."""
 
     @property
     def verdict(self) -> str:
-        """``holds`` for a clear difference that counts, ``does not hold`` where none as large as that is possible."""
-        if self.difference is None:
-            return "no runs yet"
+        """``holds`` for a clear difference that counts, ``does not hold`` where none as large as that is possible.
+
+        A single run may end anywhere, so that fewer than three on a side say nothing.
+        """
+        if self.difference is None or self.runs < LEAST_RUNS:
+            return "too few runs"
         effect = self.pair.claim.effect / 100
         if self.difference.low > 0 and self.difference.mean >= effect:
             return "holds"
@@ -136,9 +141,14 @@ def plan_claims(claims: Mapping[str, Claim], folder: Path) -> list[Pair]:
     """Plan the runs of all claims in ``folder``; claims about the same runs share them.
 
     Raises:
-        InvalidInput: wrong seeds.
+        InvalidInput: wrong or too few seeds, or a claim about two equal sides.
 
     """
+    for name, claim in claims.items():
+        if len(read_seeds(claim.seeds)) < LEAST_RUNS:
+            raise InvalidInput(f"{name}.seeds: given {claim.seeds}; expected {LEAST_RUNS} or more, such as 0-9.")
+        if claim.more == claim.less:
+            raise InvalidInput(f"{name} compares a side with itself; let more or less say in what they differ.")
     return [
         Pair(name, claim, recipe, *(_runs(recipe, side, claim.seeds, folder) for side in (claim.more, claim.less)))
         for name, claim in claims.items()
@@ -148,8 +158,10 @@ def plan_claims(claims: Mapping[str, Claim], folder: Path) -> list[Pair]:
 
 def _runs(recipe: str, side: Side, seeds: str, folder: Path) -> list[PlannedRun]:
     changes = tuple(f"{key}={json.dumps(value)}" for key, value in sorted(side.set.items()))
-    digest = f"-{hashlib.sha256(repr(changes).encode()).hexdigest()[:8]}" if changes else ""
-    name = f"{Path(recipe).with_suffix('').as_posix().strip('./').replace('/', '-')}{digest}"
+    file = Path(recipe).is_file()
+    told_apart = repr((Path(recipe).resolve() if file else None, changes))
+    digest = f"-{hashlib.sha256(told_apart.encode()).hexdigest()[:8]}" if file or changes else ""
+    name = f"{Path(recipe).stem if file else recipe.replace('/', '-')}{digest}"
     return plan_runs(folder, name, recipe, read_seeds(seeds), overrides=changes, arms=(side.arm,))
 
 
@@ -157,12 +169,32 @@ def waiting_runs(pairs: Sequence[Pair]) -> list[PlannedRun]:
     """Return the runs that are not done, those of the first seed of all claims first.
 
     Raises:
-        InvalidInput: a recipe with mistakes, or a folder that was begun with other inputs.
+        InvalidInput: a recipe with mistakes or without what a claim compares, or a folder that was begun with other
+            inputs.
 
     """
+    for pair in pairs:
+        for word, side, run in (("more", pair.claim.more, pair.more[0]), ("less", pair.claim.less, pair.less[0])):
+            _check_evaluated(f"{pair.name}.{word}", side, load_recipe(run.recipe, run.overrides, arm=run.arm).eval)
     numbered = [(number, run) for pair in pairs for side in (pair.more, pair.less) for number, run in enumerate(side)]
     every = {run.folder: run for _, run in sorted(numbered, key=lambda each: each[0])}
     return unfinished([*every.values()])
+
+
+def _check_evaluated(where: str, side: Side, section: EvalSection) -> None:
+    """Refuse a side whose row the evaluation of its recipe does not have."""
+    words = [*section.controls, *(each.name for each in section.reflectors)]
+    known: dict[str, tuple[str, Sequence[str]]] = {
+        "policy": (side.policy, section.policies),
+        "split": (side.split, section.splits),
+        "mode": (side.mode, ["sampled", "greedy"] if section.greedy else ["sampled"]),
+        "reflections": (side.reflections or "", ["", *words]),
+    }
+    for key, (given, there) in known.items():
+        if given not in there:
+            raise InvalidInput(
+                f"{where}.{key}: its recipe does not evaluate {given!r}; {nearest(given, filter(None, there))}"
+            )
 
 
 def judge(pair: Pair) -> Finding:
@@ -184,5 +216,6 @@ def judge(pair: Pair) -> Finding:
         return Finding(pair, 0, None, None, None, None)
     ends = over_runs(after), over_runs(before)
     difference = change_over_runs(after, before) if shared else ends[0].minus(ends[1])
-    improvement = probability_of_improvement([each.mean for each in after], [each.mean for each in before])
-    return Finding(pair, min(len(after), len(before)), *ends, difference, improvement)
+    runs = min(len(after), len(before))
+    means = [each.mean for each in after], [each.mean for each in before]
+    return Finding(pair, runs, *ends, difference, probability_of_improvement(*means) if runs >= LEAST_RUNS else None)

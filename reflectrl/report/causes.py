@@ -117,7 +117,7 @@ def what_words_do(run: RunData, row: EvalRow) -> str | None:
     """
     of = _Evidence(run, {"rlft": row})
     ambiguity, audit = _ambiguity(of, _place), row.audit
-    if ambiguity is None:
+    if ambiguity is None or _cut(of) is not None:
         return None
     if ambiguity >= AMBIGUOUS:
         carried = of.setting("players.reflector.carry") is True
@@ -125,12 +125,12 @@ def what_words_do(run: RunData, row: EvalRow) -> str | None:
         return f"Why: {hidden}; the words carry what the state no longer shows." if carried else None
     if audit is None or audit.right is None:
         return None
-    right = audit.right if audit.right_new is None else audit.right_new
+    right, where = (audit.right, "states") if audit.right_new is None else (audit.right_new, "new states")
     if right < RIGHT:
         return None
     return (
-        "Why: the state tells what to do, but only after more thinking than the policy learned to do in its one token; "
-        f"the words, right in {_percent(right)} of new states, do it step by step."
+        "Why: the state tells what to do, but a policy without words did not learn to work it out in its one token; "
+        f"the words, right in {_percent(right)} of {where}, do it step by step."
     )
 
 

@@ -7,6 +7,7 @@ from dials import ARMS, DIALS, plan, report
 from run_folders import evaluated
 
 from reflectrl.config import check_recipe, load_recipe
+from reflectrl.config.environment import recipe_env
 from reflectrl.report.runs import read_runs
 
 
@@ -18,6 +19,11 @@ def test_each_run_turns_its_dial_alone(dial: str, tmp_path: Path) -> None:
     for run in planned[: len(planned) // 2]:
         recipe = load_recipe(run.recipe, run.overrides)
         check_recipe(recipe)
+        env = recipe_env(recipe, tmp_path)
+        env.reset(seed=0)
+        words, text = env.reflection(), env.observation.text  # at most a token a character, and a menu of 90 tokens
+        assert len(words) < recipe.players.reflector.max_new_tokens
+        assert len(text) + len(words) + 90 < recipe.model.max_length
         assert run.folder.name.startswith(f"{dial}{recipe.env.options[dial]}-")
 
 

@@ -47,16 +47,47 @@ def test_two_policies_of_the_same_runs_are_compared_run_by_run(
     assert (finding.runs, finding.verdict) == (3, verdict)
 
 
-def test_two_recipes_are_compared_as_groups_and_may_have_different_numbers_of_runs(tmp_path: Path) -> None:
-    assert found(tmp_path, SILENT).verdict == "no runs yet"
+def test_two_recipes_are_compared_as_groups_once_both_have_three_runs(tmp_path: Path) -> None:
+    assert found(tmp_path, SILENT).verdict == "too few runs"
     file = tmp_path / "claims.yaml"
     [pair] = plan_claims(read_claims(file), tmp_path)
     for run in pair.more:
         evaluated(run.folder, 0.9, 0.5)
-    evaluated(pair.less[0].folder, 0.5, 0.3, "players.reflector.player=none")
+    for run in pair.less:
+        finding = judge(pair)
+        assert (finding.verdict, finding.improvement) == ("too few runs", None)
+        evaluated(run.folder, 0.5, 0.3, "players.reflector.player=none")
     finding = judge(pair)
-    assert (finding.runs, finding.verdict, finding.improvement) == (1, "holds", 1.0)
-    assert finding.cells()[3:] == ("90 % [86, 93]", "50 % [40, 60]", "+40 points [+30, +50]", "100", "holds")
+    assert (finding.runs, finding.verdict, finding.improvement) == (3, "holds", 1.0)
+    assert finding.cells()[3:] == ("90 % [86, 93]", "50 % [44, 56]", "+40 points [+33, +46]", "100", "holds")
+
+
+@pytest.mark.parametrize(
+    ("claim", "facts"),
+    [
+        ("less: {policy: sftt}", "claim.less.policy: its recipe does not evaluate 'sftt'; did you mean 'sft'"),
+        ("more: {reflections: blank}", "claim.more.reflections: its recipe does not evaluate 'blank'"),
+        ("less: {split: tesst}", "claim.less.split: .*'tesst'"),
+        ("less: {}", "compares a side with itself"),
+        ("less: {policy: sft}, seeds: 0-1", "claim.seeds: given 0-1; expected 3 or more"),
+    ],
+)
+def test_a_claim_that_can_have_no_verdict_is_refused_before_work(tmp_path: Path, claim: str, facts: str) -> None:
+    (tmp_path / "claims.yaml").write_text(f"claim: {{says: x, source: y, recipes: [number_line/nano], {claim}}}")
+    with pytest.raises(InvalidInput, match=facts):
+        waiting_runs(plan_claims(read_claims(tmp_path / "claims.yaml"), tmp_path))
+
+
+def test_recipes_of_one_name_in_two_folders_have_runs_of_their_own(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "x.yaml" for folder in ("a", "b")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("extends: number_line/nano")
+    (tmp_path / "claims.yaml").write_text(
+        f"claim: {{says: x, source: y, recipes: {[*map(str, files)]}, less: {{policy: sft}}}}"
+    )
+    pairs = plan_claims(read_claims(tmp_path / "claims.yaml"), tmp_path)
+    assert len(waiting_runs(pairs)) == sum(len(pair.more) for pair in pairs) == 20
 
 
 @pytest.mark.parametrize(
@@ -80,7 +111,7 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, text: str, facts: str) -
 def test_an_unknown_claim_or_recipe_is_refused_before_work(tmp_path: Path) -> None:
     assert "'negative'; did you mean 'negatives'?" in refused("claims", SHIPPED, "--only", "negative")
     file = tmp_path / "claims.yaml"
-    file.write_text("a: {says: x, source: y, recipes: [number_line/nona]}")
+    file.write_text("a: {says: x, source: y, recipes: [number_line/nona], less: {policy: sft}}")
     assert "number_line/nona" in refused("claims", file)
 
 
@@ -103,12 +134,12 @@ arms: {silent: {players.reflector.player: none}}
   recipes: ["{tmp_path / "tiny.yaml"}"]
   less: {{arm: silent}}
   effect: 90
-  seeds: "3"
+  seeds: 3-5
 """
     )
     command = ("claims", tmp_path / "claims.yaml", "--runs", tmp_path / "runs", "--format", "markdown")
     told = reflectrl(*command).out
     assert told.splitlines()[0].startswith("| claim | recipe | runs | more | less |")
     assert told.splitlines()[-1].endswith("| does not hold |")
-    assert len([*(tmp_path / "runs").iterdir()]) == 2
+    assert len([*(tmp_path / "runs").iterdir()]) == 6
     assert reflectrl(*command).out == told

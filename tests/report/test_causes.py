@@ -182,7 +182,11 @@ def test_equal_texts_that_need_different_actions_are_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("recipe", "overrides", "why"),
     [
-        ("nano", ["env.options.turns=1"], "only after more thinking than the policy learned to do in its one token"),
+        (
+            "nano",
+            ["env.options.turns=1"],
+            "a policy without words did not learn to work it out in its one token; the words, right in 100 % of new",
+        ),
         ("note", [], r"equal states ask for different actions in \d\d % .* carry what the state no longer shows"),
         ("note", ["players.reflector.carry=false"], None),
     ],
@@ -198,7 +202,7 @@ def test_why_words_paid_is_said_instead_of_why_the_policy_without_them_failed(
         played = [episode(f"t-{n}", success=n < 100 * success) for n in range(100)]
         row = summarise("rlft", "none" if silent else "local", "sampled", "test", played)
         write_results(folders[-1] / "eval.jsonl", [row])
-        judged(folders[-1], audit=None if silent else shares(1.0, 1.0, 1.0, 0.1), cut_prompts=0.5)
+        judged(folders[-1], **{"cut_prompts": 0.5} if silent else {"audit": shares(1.0, 1.0, 1.0, 0.1)})
     told = verdict(read_runs(folders))
     [worth] = [
         number for number, sentence in enumerate(told) if sentence.startswith("Reflections were worth 90 points")
