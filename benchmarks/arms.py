@@ -91,10 +91,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "safe/nano",
         "safe/nano_no_reflection",
         "80-89",
-        (
-            Arm("all_rows", "without reflection, from all rows", "safe/nano_no_reflection_all_rows"),
-            Arm("own_thought", "a thought of its own, from all rows", "safe/nano_own_thought"),
-        ),
+        (Arm("all_rows", "without reflection, from all rows", "safe/nano_no_reflection_all_rows"),),
     ),
     "taxi": Environment(
         "Taxi, pickup",

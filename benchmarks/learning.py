@@ -139,8 +139,8 @@ def short_report(page: Path) -> str:
     lines = []
     for env, about in ENVIRONMENTS.items():
         ours, silent = (found.get((env, arm.title)) for arm in (about.reflecting, about.silent))
-        if ours and silent:
-            also = greedy[env]
+        also = greedy.get(env)
+        if ours and silent and also:
             reached = [
                 f"{ours['SFT']} ({also['SFT']})",
                 f"**{ours['mean']}** ({also['**RLFT**']})",

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, plan, publish_rows, published_rows, table
-from learning import CONTROLS, SHOWN, controls, learned, main, short_report
+from arms import ENVIRONMENTS, LEARNING, ROUNDINGS, content, plan, publish_rows, published_rows, table
+from learning import CONTROLS, SHORT, SHOWN, controls, learned, main, short_report
 from reflections import judged
 from run_folders import evaluated, iteration
 from trained_runs import play_stages
@@ -107,6 +107,10 @@ def test_the_front_page_has_the_worst_runs(runs: list[RunData], tmp_path: Path) 
         "least gain": "+20",
         "without reflection": "75 [70, 80] (77)",
     }
+
+
+def test_the_front_page_shows_the_published_rows() -> None:
+    assert content(LEARNING.parents[2] / "README.md", SHORT) == short_report(LEARNING)
 
 
 @pytest.mark.slow
