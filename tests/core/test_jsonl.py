@@ -28,6 +28,7 @@ class Nested:
     inner: tuple[Record, ...] = ()
     name: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    named: tuple[tuple[str, Record], ...] = ()
 
 
 def read(path: Path, line: str | bytes, kind: type = Record) -> list[Any]:
@@ -77,10 +78,11 @@ def test_a_bad_line_is_refused_in_one_sentence(tmp_path, line):
         ({"choice": {"index": 0}}, "choice .*'probabilities'"),
         ({"inner": [{"value": 1.0, "options": {}}, {"value": 1.0}]}, r"inner\[1\] .*'options'"),
         ({"inner": [{"value": 1.0, "options": {}, "x": 0}]}, r"inner\[0\] .*'x'.*value, options"),
+        ({"named": [["a", {"value": 1.0, "options": {}, "x": 0}]]}, r"named\[0\]\[1\] .*'x'.*value, options"),
     ],
 )
 def test_the_sentence_names_the_field_what_it_holds_and_what_was_expected(tmp_path, change, facts):
-    good = {"choice": CHOICE, "inner": [], "name": None, "extra": {}}
+    good = {"choice": CHOICE, "inner": [], "name": None, "extra": {}, "named": []}
     assert read(tmp_path / "records.jsonl", json.dumps(good), Nested) == [
         Nested(Choice(0, (), Written("", (1,), (), 0)))
     ]
