@@ -193,17 +193,23 @@ def colour(number: int) -> str:
     return f"c{number % 8}" + (" dashed" if number >= 8 else "")
 
 
+def colours(runs: Sequence[RunData]) -> list[str]:
+    """Return the CSS classes of each run's colour, which runs that differ in the seed alone share."""
+    places = {id(run): place for place, group in enumerate(group_runs(runs).values()) for run in group}
+    return [colour(places[id(run)]) for run in runs]
+
+
 def curves(runs: Sequence[RunData]) -> str:
     """Return the legend and all panels; empty where no run has trained."""
     shown = [(number, run) for number, run in enumerate(runs) if run.points or run.sft]
     if not shown:
         return ""
-    numbers = {id(run): number for number, run in shown}
+    numbers, classes = {id(run): number for number, run in shown}, colours(runs)
     seeds = []
-    for place, (name, group) in enumerate(group_runs(runs).items()):
+    for name, group in group_runs(runs).items():
         places = [numbers[id(run)] for run in group if id(run) in numbers]
         title = runs[places[0]].name if len(places) == 1 else f"{name}, {len(places)} runs"
-        seeds += [_Seeds(title, colour(place), places)] if places else []
+        seeds += [_Seeds(title, classes[places[0]], places)] if places else []
     legend = "".join(f'<li class="swatch {each.classes}">{escaped(each.title, 200)}</li>' for each in seeds)
     trained = [(number, run) for number, run in shown if run.points]
     clocks = json.dumps({number: _clock(run) for number, run in trained}, separators=(",", ":"))
@@ -329,23 +335,23 @@ def _steady(line: _Line, field: str) -> dict[int, float]:
 
 
 def _drawn_over_seeds(axes: Axes, lines: Sequence[_Line], field: str, seeds: _Seeds) -> Iterator[str]:
-    """Yield the faint lines of the runs, and their mean with its 95 % t interval where all have a value.
+    """Yield the faint lines of the runs, and the mean of those that have a value, with its 95 % t interval.
 
-    Over another horizontal axis, the mean stands where the first run was.
+    Over another horizontal axis, the mean stands where the longest run was.
     """
     classes, known = seeds.classes, [_steady(line, field) for line in lines]
     for line, means in zip(lines, known, strict=True):
         path = _path(axes, [*means], [*means.values()])
         yield _group(line.number, classes, line.run.name, f'<path class="raw" d="{path}"/>')
-    every = [iteration for iteration in known[0] if all(iteration in means for means in known)]
-    if not every:
-        return
-    found = [mean_interval([means[iteration] for means in known]) for iteration in every]
-    ends = [[max(axes.low, min(axes.high, mean + sign * (half or 0.0))) for mean, half in found] for sign in (1, -1)]
-    there, back = _places(axes, every, ends[0]), _places(axes, every, ends[1])[::-1]
+    every = sorted({iteration for means in known for iteration in means})
+    found = [mean_interval([means[iteration] for means in known if iteration in means]) for iteration in every]
     bold = _path(axes, every, [mean for mean, _ in found])
-    shade = f'<path class="band" d="M{"L".join(there + back)}Z"/>'
-    yield _group(lines[0].number, classes, seeds.title, f'{shade}<path class="mean" d="{bold}"/>')
+    several = [(at, mean, half) for at, (mean, half) in zip(every, found, strict=True) if half is not None]
+    ends = [[max(axes.low, min(axes.high, mean + sign * half)) for _, mean, half in several] for sign in (1, -1)]
+    there, back = (_places(axes, [at for at, _, _ in several], end) for end in ends)
+    shade = f'<path class="band" d="M{"L".join(there + back[::-1])}Z"/>' if several else ""
+    longest = max(lines, key=lambda line: line.points[-1].iteration)
+    yield _group(longest.number, classes, seeds.title, f'{shade}<path class="mean" d="{bold}"/>')
 
 
 def _drawn(axes: Axes, line: _Line, field: str, classes: str) -> str:

@@ -14,7 +14,7 @@ from string import Template
 from reflectrl.core.files import write_output
 from reflectrl.report import audit, judged
 from reflectrl.report.compare import HEADS, Summary, compare, group_cells, group_runs
-from reflectrl.report.curves import colour, curves
+from reflectrl.report.curves import colours, curves
 from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.progress import HEADS as PROGRESS
 from reflectrl.report.progress import progress, progress_rows
@@ -42,9 +42,9 @@ from reflectrl.rollout.results import EvalRow
 
 _KEY = (
     "Faint: each iteration. Bold: running mean over a twentieth of the run, at least 5 iterations; the band is its "
-    "95 % Wilson interval. For runs that differ in the seed, bold is the mean of these means, the band its 95 % t "
-    "interval, faint each run. Learning rate and entropy coefficient are drawn as they were. Cache hits are counted "
-    "since training was last started."
+    "95 % Wilson interval. For runs that differ in the seed, bold is the mean of these means over the runs that have "
+    "one at an iteration, the band its 95 % t interval where these are two or more, faint each run. Learning rate and "
+    "entropy coefficient are drawn as they were. Cache hits are counted since training was last started."
 )
 _UNTRAINED = '<p class="note">No iteration of training yet; run <code>reflectrl rlft</code>.</p>'
 _INTERVALS = "In brackets, and as the dark stroke in the bar: the 95 % Wilson interval. Illegal: share of all steps."
@@ -121,7 +121,7 @@ def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
         table=results_table(runs) + _reflections(runs),
         curves=f'{drawn}<p class="note">{_KEY}</p>' if drawn else _UNTRAINED,
         viewer=_live_viewer(runs, live) if live else _viewer(runs, read_sources(runs)),
-        runs="".join(_run(number, run) for number, run in enumerate(runs)),
+        runs="".join(map(_run, runs, colours(runs))),
         scripts="\n".join(map(_script, scripts)),
     )
 
@@ -313,7 +313,7 @@ def _number(setting: object) -> int | None:
     return setting if isinstance(setting, int) else None
 
 
-def _run(number: int, run: RunData) -> str:
+def _run(run: RunData, classes: str) -> str:
     seed = "" if run.seed is None else f"Seed {run.seed}. "
     made = f'<p class="note">{seed}{escaped(f"Begun {run.origin}." if run.origin else "")}</p>'
     parts = (
@@ -325,7 +325,7 @@ def _run(number: int, run: RunData) -> str:
     )
     effort = "".join(f"<div>{part}</div>" for part in parts if part)
     return (
-        f'<section class="run"><h3 class="swatch {colour(number)}">{escaped(run.name, 200)}</h3>'
+        f'<section class="run"><h3 class="swatch {classes}">{escaped(run.name, 200)}</h3>'
         f'{made}<div class="effort">{effort}</div>'
         f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
     )

@@ -23,6 +23,7 @@ from reflectrl.endpoint.journal import PaidReply, RejectedCall
 from reflectrl.report import report
 from reflectrl.report.curves import curves
 from reflectrl.report.markup import escaped
+from reflectrl.report.page import report_page
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import running_mean, success_band
 from reflectrl.report.tables import print_table, table_rows
@@ -157,7 +158,7 @@ def test_the_page_says_what_training_went_through_and_took(tmp_path):
     line = [*(iteration(number) for number in range(6)), *(iteration(number, stage="full") for number in range(6, 8))]
     path = make_run(tmp_path / "nano", metrics=line)
     (path / "recipe.yaml").write_text(
-        "rlft: {episodes: 8, gamma: 0.9, stages: [{iterations: 5}, {iterations: 7}]}", encoding="utf-8"
+        "rlft: {episodes: 8, gamma: 0.9, stages: [{iterations: 6}, {iterations: 6}]}", encoding="utf-8"
     )
     done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
     write_ledger(path, sft=done, rlft={"done": False, "inputs": {}}, x=1)
@@ -272,15 +273,37 @@ def test_runs_that_differ_in_the_seed_share_a_colour_and_have_a_mean_with_a_band
     assert [(colour, run, title) for colour, run, title, _ in groups] == [
         ("c0", "0", "a"),
         ("c0", "2", "b"),
-        ("c0", "0", "&lt;&amp;&gt; rlft.gamma=0.9, 2 runs"),
+        ("c0", "2", "&lt;&amp;&gt; rlft.gamma=0.9, 2 runs"),
         ("c1", "1", "other"),
     ]
     places = {title: re.findall("[ML]([\\d.]+) ([\\d.]+)", paths.split("mean")[-1]) for _, _, title, paths in groups}
     assert len(places["a"]) == 20
-    heights = [{float(y) for _, y in places[title]} for title in ("a", "b", groups[2][2])]
+    heights = [{float(y) for _, y in places[title][:20]} for title in ("a", "b", groups[2][2])]
     assert heights[2] == {sum(map(max, heights[:2])) / 2}
     assert 'class="band"' in groups[2][3]
     assert "mean" not in groups[0][3] + groups[1][3]
+
+
+def test_a_seed_that_has_just_begun_leaves_the_mean_of_the_others(tmp_path):
+    for seed, many in ((0, 1), (1, 20)):
+        lines = [iteration(at, success=0.4 + 0.4 * seed) for at in range(many)]
+        evaluated(tmp_path / f"{seed}", 0.9, 0.5, f"seed={seed}", metrics=lines)
+    panel = curves(read_runs([tmp_path / "0", tmp_path / "1"])).split("</svg>")[0]
+    (run, paths), *more = re.findall('data-run="(\\d)"><title>[^<]*2 runs</title>(.*?)</g>', panel)
+    assert (run, more) == ("1", [])  # the clock of the longest run
+    band, mean = (re.findall("[ML][\\d.]+ ([\\d.]+)", path) for path in re.findall(' d="(.*?)"', paths))
+    assert len(mean) == 20
+    assert [float(y) for y in mean[:2]] == [87.6, 52.8]  # 60 %, then the 80 % of the one that goes on
+    assert len(band) == 2
+
+
+def test_a_run_has_the_colour_of_its_curves(tmp_path):
+    for name, seed, gamma in (("a", 0, 0.9), ("b", 1, 0.9), ("other", 0, 0.5)):
+        changed = (f"seed={seed}", f"rlft.gamma={gamma}")
+        evaluated(tmp_path / name, 0.9, 0.5, *changed, metrics=[iteration(0)])
+    page = report_page(read_runs([tmp_path / name for name in ("a", "b", "other")]))
+    assert re.findall('<li class="swatch (.*?)">', page) == ["c0", "c1"]
+    assert re.findall('<h3 class="swatch (.*?)">(.*?)</h3>', page) == [("c0", "a"), ("c0", "b"), ("c1", "other")]
 
 
 def test_what_updates_of_one_pass_cannot_measure_is_named_and_not_drawn(tmp_path):
