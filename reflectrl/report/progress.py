@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
 from reflectrl.core.run_files import unfinished_files
 from reflectrl.report.runs import RunData, total_dollars
-from reflectrl.report.series import steady_success
+from reflectrl.report.series import stages, steady_success
 from reflectrl.report.verdict import judged_row
 
-HEADS = ("run", "stage", "done", "minutes left", "success now", "best", "evaluated", "minutes", "dollars")
+HEADS = ("run", "stage", "progress", "minutes left", "success now", "best", "evaluated success", "minutes", "dollars")
 RECENT = 20
 """Number of the last iterations whose mean time says how long the others will take."""
 
@@ -38,7 +39,9 @@ def progress(run: RunData) -> Progress:
     if last.done:
         return Progress(f"{last.name} done", finished=True)
     if last.name == "rlft":
-        total = sum(map(_iterations, _list(run.settings.get("rlft.stages"))))
+        planned = [*map(_iterations, _list(run.settings.get("rlft.stages")))]
+        ended = [len(places) for _, places in stages(run.points)][:-1]  # some of them early, at their threshold
+        total = sum(ended) + sum(planned[len(ended) :])
         made, paces = len(run.points), run.paces[-RECENT:]
         left = fmean(pace.seconds for pace in paces) * max(0, total - made) if total and paces else None
         return Progress("rlft", finished=False, done=_part(made, total, "iterations"), seconds_left=left)
@@ -48,8 +51,11 @@ def progress(run: RunData) -> Progress:
         done = _part(checks[-1].step, steps if isinstance(steps, int) else 0, "steps")
         return Progress(f"sft of the {player}", finished=False, done=done)
     if last.name == "eval":
-        policies = sum(path.read_bytes().count(b"\n") for path in unfinished_files(run.path, "eval"))
-        return Progress("eval", finished=False, done=f"{policies:,} rows")
+        rows = 0
+        for path in unfinished_files(run.path, "eval"):
+            with suppress(FileNotFoundError):  # the evaluation has just ended
+                rows += path.read_bytes().count(b"\n")
+        return Progress("eval", finished=False, done=f"{rows:,} rows")
     return Progress(last.name, finished=False)
 
 

@@ -172,8 +172,8 @@ def test_runs_without_such_a_row_are_left_out(runs: list[Path]) -> None:
 def test_run_folders_are_listed_and_a_damaged_one_says_so(runs: list[Path], tmp_path: Path) -> None:
     (runs[-1] / "eval.jsonl").write_text("{")
     lines = reflectrl("runs", tmp_path).out.splitlines()
-    heads = ["run", "stage", "done", "minutes left", "success now", "best", "evaluated", "minutes", "dollars"]
-    assert re.split(" {2,}", lines[0].strip()) == heads
+    heads = ["run", "stage", "progress", "minutes left", "success now", "best", "evaluated success"]
+    assert re.split(" {2,}", lines[0].strip()) == [*heads, "minutes", "dollars"]
     assert [line.split()[0] for line in lines[1:]] == sorted(run.name for run in runs)
     assert "90%" in lines[1]
     assert "cannot be read" in lines[-1]
