@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import zip_longest
 from pathlib import Path
 
 from rich import box
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -117,6 +118,8 @@ def print_runs(folder: Path) -> None:
 def watch_runs(folder: Path) -> None:
     """Show the lines of ``print_runs`` until SIGINT, also of runs that begin later; a new table whenever they change.
 
+    A terminal shows the runs that were written last, as many as fit.
+
     Raises:
         InvalidInput: there is no such folder.
 
@@ -127,9 +130,27 @@ def watch_runs(folder: Path) -> None:
         while True:
             if followed.look():
                 rows = progress_rows(followed.runs, followed.unread)
-                table = rows_table(HEADS, rows, words=3, drawn=drawn)
                 if live:
-                    live.update(table, refresh=True)
+                    live.update(latest_runs(rows, followed.written, console), refresh=True)
                 else:
-                    console.print(table)
+                    console.print(rows_table(HEADS, rows, words=3, drawn=False))
             time.sleep(WATCHED_S)
+
+
+def latest_runs(rows: Sequence[tuple[str, ...]], written: Mapping[str, float], console: Console) -> Group:
+    """Return a table of the runs that were written last, as many as the terminal has room for, and how many more are.
+
+    Args:
+        rows: a row of ``progress.HEADS`` for each run, in the order in which they are shown.
+        written: by the name of a run, when it was written last.
+        console: the terminal.
+
+    """
+    latest = sorted(rows, key=lambda row: written.get(row[0], 0.0), reverse=True)
+    for count in range(min(len(rows), console.height), -1, -1):
+        kept, more = set(latest[:count]), len(rows) - count
+        table = rows_table(HEADS, [row for row in rows if row in kept], words=3, drawn=True)
+        shown = Group(table, *([Text(f"and {more:,} more, which were written earlier")] if more else []))
+        if len(console.render_lines(shown)) <= console.height:
+            break
+    return shown
