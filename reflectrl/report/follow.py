@@ -13,7 +13,7 @@ from reflectrl.core.text import first_line
 from reflectrl.report.runs import RunData, read_run
 
 _INSIDE = ("sft", "data", CALLS)
-"""Folders whose files grow; of the others, the time of the last new file says enough."""
+"""Folders whose files grow; for other folders, the folder's own modification time is enough."""
 _BESIDE = (POLICY, "trajectories")
 State = tuple[tuple[str, int, int], ...]
 """Path, size and time of the last change of the files of a run."""

@@ -302,7 +302,9 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
                 f"stand in {run.path / IMAGES}."
             )
     if few:
-        missing.append(f"Prompts are here for the first {prompts:,} episodes of each; `reflectrl watch` has all.")
+        missing.append(
+            f"Prompts are included for the first {prompts:,} episodes of each policy; `reflectrl watch` shows them all."
+        )
     return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 
 

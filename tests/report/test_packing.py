@@ -98,7 +98,7 @@ def test_prompts_are_packed_by_their_parts_for_as_many_episodes_as_there_is_time
     assert prompts(PageLimits()) == {"random": [""] * 3, "rlft": [view.prompt.text] * 3}
     assert prompts(PageLimits(prompts=4)) == {"random": [""] * 3, "rlft": [view.prompt.text] * 2 + [""]}
     few = read_sources(read_runs([path]), PageLimits(prompts=4)).missing
-    assert few == ("Prompts are here for the first 2 episodes of each; `reflectrl watch` has all.",)
+    assert few == ("Prompts are included for the first 2 episodes of each policy; `reflectrl watch` shows them all.",)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
