@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from string import Template
 
+from reflectrl.core import InvalidInput
 from reflectrl.core.files import write_output
+from reflectrl.core.text import first_line
 from reflectrl.report import audit, judged
 from reflectrl.report.compare import HEADS, Summary, compare, group_cells, group_runs
 from reflectrl.report.curves import colours, curves
@@ -268,10 +270,18 @@ def _viewer(runs: Sequence[RunData], sources: Sources) -> str:
 
 def _live_viewer(runs: Sequence[RunData], live: Live) -> str:
     """Return the viewer without its episodes, which a server has."""
-    each = [find_sources(number, run) for number, run in enumerate(runs)]
+    each = [_sources_of(number, run) for number, run in enumerate(runs)]
     found = tuple(source for of_run in each for source in of_run.found)
     live.sources.update((excerpt(source.key, 400), source) for source in found)
     return _frame(runs, Sources(found, tuple(said for of_run in each for said in of_run.missing)), live=True)
+
+
+def _sources_of(number: int, run: RunData) -> Sources:
+    """Return the sources of a run, or the reason why they cannot be read: other runs are on the page too."""
+    try:
+        return find_sources(number, run)
+    except (InvalidInput, OSError) as error:
+        return Sources((), (f"{run.name}: its episodes cannot be read: {first_line(error, 300)}",))
 
 
 def _frame(runs: Sequence[RunData], sources: Sources, *, live: bool = False) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
@@ -248,9 +249,13 @@ class Source:
 
     @property
     def version(self) -> str:
-        """Name of the state of its files, of which none changes but the last one is followed by others."""
-        last = self.folder / self.files[-1]
-        return f"{len(self.files)}-{last.stem}-{last.stat().st_mtime_ns}" if last.is_file() else ""
+        """Name of the state of its files, by their sizes and the times when they were written last."""
+        states = []
+        for name in self.files if self.policy else [file for each in self.files for file in (each, _beside(each))]:
+            with suppress(FileNotFoundError):
+                now = (self.folder / name).stat()
+                states.append((name, now.st_size, now.st_mtime_ns))
+        return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -359,17 +364,26 @@ def read_source(source: Source, missing: list[str], limits: PageLimits = LIMITS)
     episodes: list[RecordedEpisode] = []
     for file in source.files:
         path = ledger.verify(file)
-        iteration = int(path.stem.rpartition("-")[2])
+        iteration = _iteration(file)
         header, recorded = read_trajectories(path)
         played = _first(recorded, limits.training, f"{source.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
-        if (source.folder / advantages_file(iteration)).is_file():
-            given = _advantages(ledger.verify(advantages_file(iteration)), played, missing)
+        if (source.folder / _beside(file)).is_file():
+            given = _advantages(ledger.verify(_beside(file)), played, missing)
         episodes += [
             RecordedEpisode(episode, iteration, each, header.prompt)
             for episode, each in zip(played, given, strict=True)
         ]
     return episodes
+
+
+def _iteration(file: str) -> int:
+    return int(Path(file).stem.rpartition("-")[2])
+
+
+def _beside(file: str) -> str:
+    """Return the name of the file with the advantages of an iteration's episodes."""
+    return advantages_file(_iteration(file))
 
 
 def _first(played: list[Trajectory], most: int, of: str, missing: list[str]) -> list[Trajectory]:

@@ -32,12 +32,12 @@ async function packed(number) {
 }
 
 async function unpack(number) {
-  const { block, pictures } = await packed(number);
+  const { block, pictures, missing = [] } = await packed(number);
   const plainly = atob(block);
   const bytes = new Uint8Array(plainly.length);
   for (let place = 0; place < plainly.length; place += 1) bytes[place] = plainly.charCodeAt(place);
   const plain = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return { ...unfold(JSON.parse(await new Response(plain).text())), pictures };
+  return { ...unfold(JSON.parse(await new Response(plain).text())), pictures, missing };
 }
 
 function unfold({ texts, menus, episodes }) {
@@ -193,18 +193,19 @@ function drawCorrection(runs) {
   return make("blockquote", "correction", ...runs.flatMap(([kind, text]) => [make(tags[kind], "", text), " "]));
 }
 
-// The text that the model read, its parts told apart; it stays open from step to step.
+// The prompt, its parts told apart, before a chat template is put around it; it stays open from step to step.
 let reading = false;
 function drawPrompt(parts, number) {
   if (!parts.length) return null;
   const { most } = index.runs[index.sources[number].run];
-  const cut = most ? `, before it is cut to ${most.toLocaleString("en")} tokens` : "";
+  const cut = most ? ` and before it is cut to ${most.toLocaleString("en")} tokens` : "";
   const drawn = parts.map(([part, text]) => {
     const span = make("span", `part ${part}`, text);
     span.title = part;
     return span;
   });
-  const folded = make("details", "prompt", make("summary", "", `Prompt that the policy read${cut}`), make("pre", "", ...drawn));
+  const words = `Prompt of the policy, before the model's chat template (if it has one)${cut}`;
+  const folded = make("details", "prompt", make("summary", "", words), make("pre", "", ...drawn));
   folded.open = reading;
   folded.addEventListener("toggle", () => (reading = folded.open));
   return folded;
@@ -388,6 +389,7 @@ async function open() {
     at("episodes").replaceChildren(make("p", "note", why));
     return drawList();
   }
+  at("absent").textContent = [...mine.missing, ...(theirs?.missing ?? [])].join(" ");
   if (state.episode >= mine.episodes.length) state.episode = -1; // the first of the list
   fillForm();
   filter();

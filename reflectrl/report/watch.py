@@ -18,8 +18,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import host_of, ip_address, listen
@@ -33,6 +33,8 @@ LOOK_S = 1.0
 """Seconds between two looks at the files."""
 REST = 4.0
 """Minimum time between two looks as a multiple of what the last one took: training has the processor."""
+KEPT = 8
+"""Number of sources whose packed episodes are kept, those that were packed last."""
 ALIVE_S = 15.0
 """Seconds after which a browser is sent something, which finds out those that are gone."""
 STUCK_S = 30.0
@@ -73,6 +75,16 @@ def watch(
             server.serve_forever()
 
 
+class _Packed(NamedTuple):
+    """Episodes of a source in one state of its files."""
+
+    version: str
+    text: str
+    """As JSON."""
+    rested: float
+    """When they may be packed again, on the monotonic clock."""
+
+
 class LivePage:
     """The page of runs as they are now; its methods may be called by several threads.
 
@@ -90,6 +102,7 @@ class LivePage:
         self._lock = threading.Lock()
         self._begun, self._changes, self._next_look = time.time_ns(), 0, 0.0
         self._page, self._sources = "", dict[str, Source]()
+        self._packing, self._packed = threading.Lock(), dict[str, _Packed]()
 
     def look(self) -> str:
         """Return the version of the page, which is another one if files of the runs have changed."""
@@ -108,19 +121,39 @@ class LivePage:
         return self._page
 
     def episodes(self, key: str) -> str | None:
-        """Return the episodes of a source as JSON, ``block`` and ``pictures`` of viewer.js; ``None`` without it.
+        """Return the episodes of a source as JSON for viewer.js; ``None`` if there is no such source.
+
+        The JSON has ``block``, ``pictures``, and ``missing``, sentences about what is not there. Episodes are packed
+        once in each state of their files, one source at a time; who asks for the next state soon after, waits.
 
         Raises:
             InvalidInput: a file that is damaged, or gone since the page was made.
 
         """
-        self.look()
-        source = self._sources.get(key)
-        if source is None:
-            return None
-        album = Album(LIMITS.pictures)
-        block = pack(read_source(source, []), album)
-        return json.dumps({"block": block, "pictures": album.pictures})
+        while True:
+            self.look()
+            with self._packing:
+                source = self._sources.get(key)
+                if source is None:
+                    return None
+                known, version = self._packed.get(key), source.version
+                if known and known.version == version:
+                    return known.text
+                wait = known.rested - time.monotonic() if known else 0.0
+                if wait <= 0:
+                    return self._pack(key, source, version)
+            time.sleep(min(wait, LOOK_S))
+
+    def _pack(self, key: str, source: Source, version: str) -> str:
+        began, missing, album = time.monotonic(), list[str](), Album(LIMITS.pictures)
+        block = pack(read_source(source, missing), album)
+        text = json.dumps({"block": block, "pictures": album.pictures, "missing": missing})
+        ended = time.monotonic()
+        self._packed.pop(key, None)
+        self._packed[key] = _Packed(version, text, ended + REST * (ended - began))
+        for oldest in [*self._packed][:-KEPT]:
+            del self._packed[oldest]
+        return text
 
     @property
     def _version(self) -> str:
@@ -131,11 +164,10 @@ class LivePage:
         runs, unread = self._runs.runs, self._runs.unread
         live = Live(self._title, self._version, unread, self._runs.written)
         try:
-            page = report_page(runs, live)
+            self._page, self._sources = report_page(runs, live), live.sources
         except (InvalidInput, OSError) as error:  # a run has vanished since it was read: the next look finds out
             live = Live(self._title, self._version, [*unread, ("", first_line(error))])
-            page = self._page or report_page([], live)
-        self._page, self._sources = page, live.sources
+            self._page = self._page or report_page([], live)
 
 
 class _Server(ThreadingHTTPServer):
@@ -170,13 +202,13 @@ class _Handler(BaseHTTPRequestHandler):
         if refusal := self._refusal():
             self._reply(HTTPStatus.FORBIDDEN, "text/plain", refusal)
             return
-        asked = urlsplit(self.path)
-        if asked.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             self._reply(HTTPStatus.OK, "text/html", self.server.page.text())
-        elif asked.path == "/events":
+        elif path == "/events":
             self._tell()
-        elif asked.path == "/episodes":
-            self._episodes(parse_qs(asked.query).get("of", [""])[0])
+        elif path == "/episodes":
+            self._episodes(parse_qs(query).get("of", [""])[0])
         else:
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", "nothing is here; the page is at /.")
 
@@ -187,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in self.server.hosts and not ip_address(host):
             known = ", ".join(sorted(self.server.hosts))
             return f"the header Host names {host[:60]!r}; expected {known} or an IP address."
-        if origin is not None and urlsplit(origin).netloc != given:
+        if origin is not None and origin.partition("//")[2] != given:
             return "another web page asked; only the page of this server may."
         return ""
 

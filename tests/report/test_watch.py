@@ -9,14 +9,17 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 
 import httpx2
 import pytest
 from command_line import refused
 from faulty import wait_until
-from run_folders import episode, iteration, make_run, unpacked, write_ledger
+from rich.console import Console
+from run_folders import PACE, episode, iteration, make_run, unpacked, write_ledger
 from trained_runs import small_recipe
 from warm_processes import WarmProcess, command_line
 
@@ -25,7 +28,10 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import append_jsonl
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.follow import FollowedRuns
-from reflectrl.report.watch import LivePage
+from reflectrl.report.progress import HEADS, progress
+from reflectrl.report.runs import read_run
+from reflectrl.report.terminal import latest_runs
+from reflectrl.report.watch import REST, LivePage
 from reflectrl.rollout.record import Header, write_trajectories
 
 GOING = {"done": False, "inputs": {}}
@@ -95,6 +101,19 @@ def test_a_damaged_run_is_named_and_the_others_stay(tmp_path: Path) -> None:
     assert "cannot be read" not in renewed(page)
 
 
+def test_an_unreadable_file_of_one_run_is_named_and_all_runs_stay(tmp_path: Path) -> None:
+    good, bad = training(tmp_path / "good"), training(tmp_path / "bad")
+    file = bad / "trajectories" / "rlft-00000.jsonl"
+    file.unlink()
+    file.mkdir()
+    page = LivePage([tmp_path])
+    assert page.text().count("2 of 10 iterations") == 2
+    assert "bad: its episodes cannot be read: " in page.text()
+    assert page.episodes("good/training")
+    go_on(good, 2)
+    assert "3 of 10 iterations" in renewed(page)
+
+
 def renewed(page: LivePage) -> str:
     """Return the page once it is another one."""
     before = page.look()
@@ -127,6 +146,23 @@ def test_episodes_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
         page.episodes("one/training")
 
 
+def test_episodes_are_packed_once_for_all_and_again_after_a_rest(tmp_path: Path) -> None:
+    run = training(tmp_path / "one", iterations=100)
+    page = LivePage([run])
+    page.look()
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(page.episodes, ["one/training"] * 3)
+    ended = time.monotonic()
+    assert all(other is first for other in others)
+    assert page.episodes("one/training") is first
+    (run / "trajectories" / "advantages-00000.jsonl").write_text("", encoding="utf-8")
+    later = page.episodes("one/training")
+    assert time.monotonic() - ended > 0.5 * REST * (ended - began)
+    (said,) = json.loads(later or "")["missing"]  # the page shows it below the episodes
+    assert "advantages-00000.jsonl does not fit the episodes beside it" in said
+
+
 def test_fifty_runs_are_looked_at_in_milliseconds(tmp_path: Path) -> None:
     for number in range(50):
         training(tmp_path / f"run-{number}")
@@ -136,6 +172,44 @@ def test_fifty_runs_are_looked_at_in_milliseconds(tmp_path: Path) -> None:
     for _ in range(10):
         assert not followed.look()
     assert (time.process_time() - began) / 10 < 0.1
+
+
+# ---- how far they are ------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_that_ended_early_leaves_fewer_iterations_to_come(tmp_path: Path) -> None:
+    lines = [iteration(number, stage="easy" if number < 10 else "hard") for number in range(30)]
+    run = make_run(tmp_path / "one", {}, lines)
+    stages = "[{name: easy, iterations: 400, success_threshold: 0.8}, {name: hard, iterations: 40}]"
+    (run / "recipe.yaml").write_text(f"rlft: {{episodes: 4, stages: {stages}}}", encoding="utf-8")
+    write_ledger(run, sft=DONE, rlft=GOING)
+    now = progress(read_run(run, "one"))
+    assert now.done == "30 of 50 iterations"
+    assert now.seconds_left == 20 * PACE["seconds"]
+
+
+def test_results_that_vanish_while_they_are_counted_do_not_matter(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", {}, [iteration(0)])
+    write_ledger(run, rlft=DONE, eval=GOING)
+    (run / "eval.partial.jsonl").symlink_to("gone")  # it is listed, and no longer there when it is read
+    (run / "eval.partial-1.jsonl").write_text("{}\n", encoding="utf-8")
+    assert progress(read_run(run, "one")).done == "1 rows"
+
+
+def test_a_terminal_shows_the_runs_that_were_written_last_and_counts_the_others() -> None:
+    rows = [(f"run-{number:02}", *["x"] * (len(HEADS) - 1)) for number in range(60)]
+    written = {row[0]: float(number % 30) for number, row in enumerate(rows)}
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=14)
+    with console.capture() as shown:
+        console.print(latest_runs(rows, written, console))
+    lines = shown.get().splitlines()
+    assert len(lines) <= console.height
+    names = re.findall("run-\\d\\d", shown.get())
+    assert names == ["run-26", "run-27", "run-28", "run-29", "run-56", "run-57", "run-58", "run-59"]
+    assert "and 52 more, which were written earlier" in lines[-1]
+    with console.capture() as shown:
+        console.print(latest_runs(rows[:3], written, console))
+    assert "more" not in shown.get()
 
 
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
@@ -211,7 +285,7 @@ def test_only_its_own_page_is_answered_and_nothing_is_written(tmp_path: Path) ->
                 403,
                 "the header Host names 'evil.example'; expected 127.0.0.1, localhost or an IP address.",
             )
-            for origin in ("http://evil.example", "null", f"http://localhost:{port}"):
+            for origin in ("http://evil.example", "http://[evil", "null", f"http://localhost:{port}"):
                 assert answer(path, Origin=origin)[0] == 403
         assert answer(Origin=url)[0] == 200
         for path in ("/report.html", "/../recipe.yaml", "/episodes", "/episodes?of=../recipe.yaml", "//evil.example/"):
@@ -221,6 +295,9 @@ def test_only_its_own_page_is_answered_and_nothing_is_written(tmp_path: Path) ->
         with socket.create_connection(("127.0.0.1", int(port))) as odd:  # a client that speaks something else
             odd.sendall(b"\x16\x03\x01\x00\r\n\r\n")
             odd.recv(100)
+        with socket.create_connection(("127.0.0.1", int(port))) as odd:
+            odd.sendall(b"GET http://[odd HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 404 " in odd.recv(100)
         assert answer()[0] == 200
         (run / "trajectories" / "rlft-00001.jsonl").write_text("{\n", encoding="utf-8")
         status, said = answer("/episodes?of=one/training")
@@ -274,12 +351,14 @@ def test_the_page_changes_in_place(browser, tmp_path: Path) -> None:
 
     run = training(tmp_path / "runs" / "one")
     faults: list[str] = []
+    (run / "trajectories" / "advantages-00000.jsonl").write_text("", encoding="utf-8")
     with watching(tmp_path / "watch.log", run.parent) as url:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.goto(url)
         expect(page.locator(".row .name")).to_have_text(["task-1", "task-0"])
+        expect(page.locator("#absent")).to_contain_text("does not fit the episodes beside it")
         page.locator(".row").last.click()
         page.locator("#runs summary").click()
         page.locator("#runs details").scroll_into_view_if_needed()
