@@ -42,7 +42,8 @@ def training(folder: Path, iterations: int = 2) -> Path:
     """Write a run in the middle of RLFT, with one recorded episode an iteration."""
     recorded = [[episode(f"task-{number}")] for number in range(iterations)]
     run = make_run(folder, {}, [iteration(number) for number in range(iterations)], recorded)
-    (run / "recipe.yaml").write_text("rlft: {episodes: 4, stages: [{iterations: 10}]}", encoding="utf-8")
+    recipe = f"name: {folder.name}\nrlft: {{episodes: 4, stages: [{{iterations: 10}}]}}"
+    (run / "recipe.yaml").write_text(recipe, encoding="utf-8")
     write_ledger(run, sft=DONE, rlft=GOING)
     return run
 
