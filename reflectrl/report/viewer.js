@@ -385,7 +385,7 @@ async function open() {
     [mine, found] = [null, []];
     const cure = index.sources[source].version ? "" : "; a newer browser may do it";
     const why = `These episodes cannot be unpacked (${error.message})${cure}.`;
-    at("count").textContent = "";
+    at("count").textContent = at("absent").textContent = "";
     at("episodes").replaceChildren(make("p", "note", why));
     return drawList();
   }
