@@ -15,6 +15,13 @@ from reflectrl.report.runs import read_runs
 NAMES = ["one <b>&", "two"]
 
 
+def run_of_its_own_recipe(folder: Path, metrics: list[dict[str, object]]) -> Path:
+    """Write a run that is no other seed of another one."""
+    run = make_run(folder, metrics=metrics)
+    (run / "recipe.yaml").write_text(f"name: {folder.name!r}\n", encoding="utf-8")
+    return run
+
+
 def saved(browser, report: Path, out: Path, scheme: str) -> bytes:
     """Return the file that the link at the first curve of a report saves."""
     page = browser.new_page(color_scheme=scheme)
@@ -35,7 +42,8 @@ def saved(browser, report: Path, out: Path, scheme: str) -> bytes:
 @pytest.mark.slow
 def test_a_saved_curve_is_whole_without_the_page(browser, tmp_path: Path) -> None:
     lines = [iteration(number, stage=("pickup", "full")[number > 3], success=number / 9) for number in range(9)]
-    report = write_report(read_runs([make_run(tmp_path / name, metrics=lines) for name in NAMES]), tmp_path / "x.html")
+    runs = [run_of_its_own_recipe(tmp_path / name, lines) for name in NAMES]
+    report = write_report(read_runs(runs), tmp_path / "x.html")
     light, dark = (saved(browser, report, tmp_path / f"{scheme}.svg", scheme) for scheme in ("light", "dark"))
     assert light == dark
     root = ElementTree.fromstring(light)
@@ -61,7 +69,9 @@ def test_a_saved_curve_is_whole_without_the_page(browser, tmp_path: Path) -> Non
 def two_paces(browser, tmp_path: Path):
     """A report of two runs of five iterations, with 10 and 40 steps an iteration, and half a second for each."""
     runs = [
-        make_run(tmp_path / name, metrics=[iteration(n, success=n / 4, env_steps=steps * (n + 1)) for n in range(5)])
+        run_of_its_own_recipe(
+            tmp_path / name, [iteration(n, success=n / 4, env_steps=steps * (n + 1)) for n in range(5)]
+        )
         for name, steps in (("slow", 10), ("fast", 40))
     ]
     page = browser.new_page(viewport={"width": 1280, "height": 900})
