@@ -2,7 +2,7 @@
 
     reflectrl serve runs/number_line-nano
 
-The environment may be any; here it is the agent's own.
+The environment may be any with a menu; here it is the agent's own.
 """
 
 import json
@@ -23,7 +23,9 @@ def play(client, env, task):
     """Play a task, and return the actions and whether it succeeded."""
     [model] = client.models.list()
     env.reset(seed=0, options={"task": task})
-    messages, played, over, info = [{"role": "user", "content": env.observation.text}], [], False, {}
+    seen, played, over, info = env.observation, [], False, {}
+    messages = [{"role": "system", "content": seen.task}] if seen.task else []
+    messages.append({"role": "user", "content": seen.text})
     while not over:
         tools = [tool(env.observation.actions)]
         answer = client.chat.completions.create(model=model.id, messages=messages, tools=tools).choices[0].message

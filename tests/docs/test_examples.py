@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from faulty import wait_until
 from quiet_trl import QUIET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trained_runs import TrainedRuns
@@ -25,6 +28,7 @@ from warm_processes import WarmProcess, command_line
 
 from reflectrl import make_env
 from reflectrl.core import NatLangEnv, check_env
+from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.rollout import Episode, rollout
 
@@ -226,8 +230,7 @@ def served(trained_run: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -
     run, log = trained_run(), tmp_path_factory.mktemp("served") / "log"
     process = WarmProcess(log, command_line, "serve", str(run), "--port", "0", "--greedy")
     try:
-        while "http" not in (process.said if log.exists() else ""):
-            assert process.poll() is None
+        wait_until(lambda: (log.exists() and "http" in process.said) or process.poll() is not None)
         yield run, f"{process.said.split()[-1]}/v1"
     finally:
         process.kill()
@@ -247,6 +250,20 @@ def test_the_loop_of_openai_s_client_plays_what_a_rollout_plays(served):
     with module.OpenAI(base_url=url, api_key="none") as client:
         played = [module.play(client, env, task) for task in env.tasks("test")[:2]]
     assert played == by_rollout(run)
+
+
+def test_the_loop_of_openai_s_client_tells_the_task(served):
+    class Told(NumberLine):
+        def observe(self):
+            return replace(super().observe(), task="Count.")
+
+    module, env, sent = example("chat_of_openai", "openai"), Told(size=8), []
+    hooks = {"request": [lambda request: sent.append(request.content)]}
+    listening = module.openai.DefaultHttpxClient(event_hooks=hooks)
+    with module.OpenAI(base_url=served[1], api_key="none", http_client=listening) as client:
+        module.play(client, env, env.tasks("test")[0])
+    asked = [json.loads(content)["messages"] for content in sent if content]
+    assert {(chat[0]["role"], chat[0]["content"], chat[1]["role"]) for chat in asked} == {("system", "Count.", "user")}
 
 
 def test_an_agent_of_openai_agents_plays_what_a_rollout_plays(served):
