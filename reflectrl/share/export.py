@@ -128,8 +128,9 @@ def _check_place(out: Path, *, replace: bool) -> None:
         return
     if not out.is_dir() or out.is_symlink() or (not (out / AGENT).is_file() and any(out.iterdir())):
         raise InvalidInput(f"{out} exists and is not an export, so it is not replaced; choose another --out.")
-    names = (path.name for path in out.iterdir())
-    if others := sorted(name for name in names if not any(fnmatchcase(name, each) for each in _WRITTEN)):
+    patterns = [*_WRITTEN, *(f"{REFLECTOR}/{name}" for name in PLAYER_FILES)]
+    names = (path.relative_to(out).as_posix() for folder in (out, out / REFLECTOR) for path in folder.glob("*"))
+    if others := sorted(name for name in names if not any(fnmatchcase(name, each) for each in patterns)):
         raise InvalidInput(
             f"{out} also holds {', '.join(others[:3])}{', ...' if others[3:] else ''}, which an export would remove; "
             "move that away, or choose another --out."

@@ -309,7 +309,7 @@ def test_only_a_run_is_exported_and_only_an_export_is_replaced_as_a_whole(run, t
     with pytest.raises(InvalidInput, match="export is an export"):
         export_run(folder)
     before = contents(folder)
-    (folder / "reflector" / "left_over.json").write_text("{}")
+    (folder / "reflector" / "vocab.json").write_text("{}")
     (folder / "vocab.json").write_text("{}")
     assert "holds an earlier export, which is not replaced unasked; give --replace" in refused("export", run)
     assert (folder / "vocab.json").exists()
@@ -361,7 +361,10 @@ def test_files_of_others_in_an_export_are_not_removed_with_it(run: Path, tmp_pat
     out = export_run(run, tmp_path / "agent")
     (out / ".git").mkdir()
     (out / "LICENSE").write_text("mine")
-    with pytest.raises(InvalidInput, match=r"also holds \.git, LICENSE, which an export would remove"):
+    (out / "reflector" / "my-notes.md").write_text("mine")
+    with pytest.raises(
+        InvalidInput, match=r"holds \.git, LICENSE, reflector/my-notes\.md, which an export would remove"
+    ):
         export_run(run, out, replace=True)
     assert (out / "LICENSE").read_text() == "mine"
 
