@@ -114,8 +114,9 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
         with _without_noise():
             return _sorted(get_peft_model(_prepare(model), config)).eval()  # the mode of a model that is loaded
     except ValueError as error:  # the message of peft names the missing modules
+        why = str(error).removesuffix(".")
         raise InvalidInput(
-            f"model.lora.target_modules={targets} cannot be adapted: {error} {nearest(str(targets[0]), linear)}"
+            f"model.lora.target_modules={targets} cannot be adapted: {why}; {nearest(str(targets[0]), linear)}"
         ) from error
 
 

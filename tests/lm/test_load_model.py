@@ -259,7 +259,7 @@ UNLOADABLE = {
     "unknown module": (
         lambda _: None,
         {"lora": LoraSection(r=4, target_modules=["c_atn"])},
-        ["model.lora.target_modules", "c_atn", "'c_attn'?"],
+        ["model.lora.target_modules", "c_atn", "and try again; did you mean 'c_attn'?"],
     ),
     "unknown layer": (
         lambda _: None,
