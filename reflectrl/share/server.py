@@ -295,6 +295,7 @@ class Handlers:
             "max_actions": agent.max_actions,
             "history": asdict(agent.layout.recent),
             "carry": agent.layout.carry,
+            "menu": agent.layout.menu,
             "waiting": self._players.waiting,
             "version": VERSION,
         }

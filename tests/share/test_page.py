@@ -6,14 +6,19 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from agent_server import KEY, STATE
+from agent_server import KEY, STATE, in_process
 from chromium import chromium
+from faulty import wait_until
 from warm_processes import WarmProcess, command_line
+
+from reflectrl.pipeline.agent import Agent
+from reflectrl.prompts.format import History
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +57,7 @@ def test_a_person_tries_states_after_typing_the_key(browser: Any, url: str, clie
     assert page.locator("#menu td:last-child").all_inner_texts() == chances
     assert page.locator("#menu tr.chosen td").first.inner_text() == acted["action"]
     with page.expect_request("**/act") as second:
-        page.click("text=Play this action")
+        page.click("text=I played it")
         ask_on(page)
     assert second.value.post_data_json["history"] == [acted["action"]]
     assert page.inner_text("#past") == f"Played before: {acted['action']}"
@@ -69,6 +74,39 @@ def test_a_person_tries_states_after_typing_the_key(browser: Any, url: str, clie
     assert {address.split("/")[2] for address in asked} == {url.split("/")[2]}
     assert [line for line in wrong if "422" not in line] == []
     page.close()
+
+
+def test_an_agent_that_reads_common_actions_and_rewards_gets_them(browser: Any, agent: Agent) -> None:
+    history = History(4, show="transitions", reward=True)
+    reads = replace(agent, layout=replace(agent.layout, menu="first", history=history))
+    page = browser.new_page()
+    with in_process(reads) as client:
+
+        def answer(route: Any) -> None:
+            asked = route.request
+            given = {"content": asked.post_data, "headers": {"content-type": "application/json"}}
+            got = client.request(asked.method, asked.url.removeprefix("http://behind.example/agent"), **given)
+            route.fulfill(status=got.status_code, headers=dict(got.headers), body=got.content)
+
+        page.route("http://behind.example/agent/**", answer)  # as a proxy with a prefix passes it on
+        page.goto("http://behind.example/agent/")
+        page.wait_for_selector("#first:not([hidden])")
+        assert page.is_hidden("#key")
+        page.fill("#common", "add one\nsubtract one")
+        ask_on(page)
+        assert page.is_visible("#whole")
+        page.click("#play")
+        assert page.is_visible("#reply")  # it waits for the reward
+        page.fill("#reward", "-0.5")
+        page.click("#play")
+        with page.expect_request("**/act") as second:
+            ask_on(page)
+        acted = client.post("/act", json=second.value.post_data_json).json()
+        shown = page.locator("#menu td:last-child").all_inner_texts()
+    page.close()
+    sent = second.value.post_data_json
+    assert (sent["common"], sent["rewards"], sent["visited"]) == (STATE["actions"], [-0.5], [STATE["observation"]])
+    assert shown == [f"{100 * probability:.1f} %" for probability in acted["probabilities"]]
 
 
 def test_the_page_may_run_its_own_script_only(url: str) -> None:
@@ -122,8 +160,7 @@ def test_only_a_page_of_an_allowed_origin_reads_replies(
         arguments = ("serve", str(run), "--port", "0", "--api-key-env", "SERVE_KEY", "--allow-origin", allowed)
         process = WarmProcess(tmp_path / "log", command_line, *arguments, env={"SERVE_KEY": KEY})
         try:
-            while "http" not in (process.said if process.log.exists() else ""):
-                assert process.poll() is None
+            wait_until(lambda: (process.log.exists() and "http" in process.said) or process.poll() is not None)
             open_server = process.said.split()[-1]
             page = browser.new_page()
             page.goto(allowed)
