@@ -2,7 +2,9 @@
 
 A translation of ``/act``, for programs that know only that API. A message of the user or of a tool is a state, one of
 the assistant the action that was chosen there, and a message of the system the task. What ``/act`` cannot be asked is
-refused in a sentence, and what OpenAI's clients send along without any influence on one action is accepted.
+refused in a sentence. Of what has no influence on one action, these are accepted: ``n`` and ``top_p`` of 1, penalties
+of 0, ``max_tokens``, ``max_completion_tokens``, ``parallel_tool_calls``, ``stream_options``, ``metadata``, ``store``
+and ``user``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ LEAST = 1e-30
 
 
 class Function(BaseModel):
-    """A function of the client's: an action if it has no parameters, one action a value if it has one of texts."""
+    """A function of the client's: an action, or one action per value of its only parameter, an enum."""
 
     model_config = ConfigDict(strict=True, use_attribute_docstrings=True)
 
@@ -85,11 +87,13 @@ class ChatRequest(BaseModel):
     """The name that /v1/models says."""
     messages: list[Message]
     """States (user or tool) and the actions chosen there (assistant) by turns, the last one a state; before them the
-    task (system), for environments that show one."""
+    task (system), for environments that show one. An agent that reads past states reads them as they are here, also
+    where it was trained on the environment's short form of them."""
     tools: list[Tool] | None = None
     """The menu: an action for each tool, or for each value of its only parameter."""
-    tool_choice: Literal["auto", "required"] | NamedTool | None = None
-    """``auto`` and ``required``: the agent always calls a tool; a named tool: the menu has its actions only."""
+    tool_choice: Literal["auto", "required", "none"] | NamedTool | None = None
+    """``auto`` and ``required``: the agent always calls a tool; a named tool: the menu has its actions only; ``none``:
+    refused if there are tools."""
     response_format: dict[str, JsonValue] | None = None
     """The menu, in place of tools: ``json_schema`` of an object whose one property is an ``enum`` of texts."""
     structured_outputs: dict[str, JsonValue] | None = None
@@ -106,6 +110,12 @@ class ChatRequest(BaseModel):
     """0 for an agent that plays its most probable action, 1 for one that draws actions; others are refused."""
     n: Literal[1] | None = None
     """One answer."""
+    top_p: float | None = Field(None, ge=1, le=1)
+    """1, as no action is left out."""
+    presence_penalty: float | None = Field(None, ge=0, le=0)
+    """0, as probabilities are not changed."""
+    frequency_penalty: float | None = Field(None, ge=0, le=0)
+    """0, likewise."""
     max_tokens: int | None = None
     """Not read, as an action is never cut."""
     max_completion_tokens: int | None = None
@@ -172,7 +182,7 @@ def as_act(chat: ChatRequest, agent: Agent, name: str) -> Asked:
             "no menu was given; expected the legal actions as tools, as a response_format of the type json_schema, or "
             "as structured_outputs with a choice."
         )
-    task, states, actions = _episode(chat.messages, in_json=chat.response_format is not None)
+    task, states, actions = _episode(chat.messages, in_json=_json_form(chat) is not None)
     transitions = agent.layout.recent.show == "transitions"
     try:
         request = ActRequest(
@@ -205,19 +215,29 @@ def _beyond_a_chat(agent: Agent) -> str | None:
 # ---- the menu --------------------------------------------------------------------------------------------------------
 
 
+def _json_form(chat: ChatRequest) -> Mapping[str, JsonValue] | None:
+    """Return the ``response_format`` if answers are JSON; ``None`` if they are plain text."""
+    form = chat.response_format or {}
+    return None if form.get("type", "text") == "text" else form
+
+
 def _answers(chat: ChatRequest) -> dict[str, Answer]:
     """Return the answer for each action of the menu, in the order of the request; empty without a menu."""
-    tools, form = chat.tools or [], chat.response_format or {}
-    asks_json = form.get("type", "text") != "text"
-    if sum((bool(tools), asks_json, chat.structured_outputs is not None)) > 1:
+    tools, form = chat.tools or [], _json_form(chat)
+    if sum((bool(tools), form is not None, chat.structured_outputs is not None)) > 1:
         raise InvalidInput("tools, response_format and structured_outputs were given together; expected one of them.")
+    if tools and chat.tool_choice == "none":
+        raise InvalidInput(
+            "tool_choice is 'none', but tools are the menu, and this agent always answers with an action of it; leave "
+            "tool_choice out, or give the menu as a response_format or as structured_outputs."
+        )
     if isinstance(chat.tool_choice, NamedTool):
         wanted = chat.tool_choice.function.name
         tools = [tool for tool in tools if tool.function.name == wanted]
         if not tools:
             raise InvalidInput(f"tool_choice names {shown(wanted)}, which is none of the tools; name one of them.")
     pairs = [pair for tool in tools for pair in _of_tool(tool.function)]
-    if asks_json:
+    if form is not None:
         key, values = _choices(_schema(form), "response_format")
         pairs = [(value, Answer(json.dumps({key: value}))) for value in values]
     elif chat.structured_outputs is not None:
@@ -258,6 +278,10 @@ def _choices(schema: Mapping[str, JsonValue], where: str) -> tuple[str, list[str
         raise InvalidInput(f"{where} has {count} parameters; expected one, an enum of actions, or a tool without any.")
     [(key, described)] = properties.items()
     value = described if isinstance(described, dict) else {}
+    named, definitions = value.get("$ref"), schema.get("$defs")
+    if isinstance(named, str) and isinstance(definitions, dict):  # as pydantic writes a subclass of Enum
+        found = definitions.get(named.removeprefix("#/$defs/"))
+        value = found if isinstance(found, dict) else {}
     return key, _texts(value.get("enum", [value["const"]] if "const" in value else None), f"{key!r} of {where}")
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from enum import Enum
 from math import exp
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,8 @@ import httpx2
 import openai
 import pytest
 from agent_server import KEY, STATE, in_process, refusal
-from pydantic import BaseModel
+from faulty import wait_until
+from pydantic import BaseModel, create_model
 from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
@@ -73,6 +75,26 @@ def test_choices_are_the_menu_and_the_answer_is_one_of_them(chat: openai.OpenAI,
         model=MODEL, messages=[USER], extra_body={"structured_outputs": {"choice": ACTIONS}}
     )
     assert (plain.choices[0].message.content, plain.choices[0].finish_reason) == (acted, "stop")
+
+
+def test_an_enum_class_is_the_menu(chat: openai.OpenAI, client: httpx2.Client) -> None:
+    acted = client.post("/act", json=STATE).json()["action"]
+    step = create_model("Step", action=Enum("Move", {"UP": "add one", "DOWN": "subtract one"}))
+    parsed = chat.chat.completions.parse(model=MODEL, messages=[USER], response_format=step)
+    assert parsed.choices[0].message.parsed.action.value == acted
+    tool = openai.pydantic_function_tool(step)
+    called = chat.chat.completions.create(model=MODEL, messages=[USER], tools=[tool]).choices[0].message
+    assert called.tool_calls[0].function.arguments == json.dumps({"action": acted})
+
+
+def test_what_has_no_influence_on_one_action_is_accepted(chat: openai.OpenAI) -> None:
+    plain = {"top_p": 1.0, "presence_penalty": 0, "frequency_penalty": 0.0, "n": 1, "max_tokens": 1, "user": "me"}
+    plain |= {"max_completion_tokens": 1, "parallel_tool_calls": True, "metadata": {"a": "b"}, "store": False}
+    first, second = (
+        chat.chat.completions.create(model=MODEL, messages=[USER], tools=BY_NAME, **more).choices[0].message.tool_calls
+        for more in ({}, plain)
+    )
+    assert first[0].function == second[0].function
 
 
 def test_a_menu_of_one_action_is_called_and_a_named_tool_is_the_menu(chat: openai.OpenAI) -> None:
@@ -142,6 +164,7 @@ def test_a_conversation_is_an_episode_and_its_system_message_the_task(
         (calls, {"tools": BY_NAME}),
         ([USER, content[0], USER, content[1], USER], {"response_format": form}),
         ([USER, plain[0], USER, plain[1], USER], {"extra_body": {"structured_outputs": {"choice": ACTIONS}}}),
+        ([USER, plain[0], USER, plain[1], USER], {"tools": BY_NAME, "response_format": {"type": "text"}}),
     ):
         answer = chat.chat.completions.create(
             model=MODEL,
@@ -177,6 +200,11 @@ def form(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
+def by_reference(to: str) -> list[dict[str, Any]]:
+    schema = {"type": "object", "properties": {"action": {"$ref": to}}, "$defs": {"Move": {"enum": ACTIONS}}}
+    return [{"type": "function", "function": {"name": "act", "parameters": schema}}]
+
+
 ANSWERED = {"role": "assistant", "content": "add one"}
 PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.example/1.png"}}]}
 TWO_CALLS = {
@@ -196,7 +224,10 @@ NO_SCHEMA = {"type": "object", "properties": {"by": {"type": "integer"}}}
         ({"tools": by_value()}, "'action' of the tool 'act' has no list of values"),
         ({"tools": [{"type": "function", "function": {"name": "add", "parameters": NO_SCHEMA}}]}, "'by' of the tool"),
         ({"tools": [*BY_NAME, {"type": "custom", "custom": {}}]}, "'tools.2.type' should be 'function'"),
-        ({"tool_choice": "none"}, "'tool_choice"),
+        ({"tool_choice": "none"}, "tool_choice is 'none', but tools are the menu, and this agent always answers"),
+        ({"tools": by_reference("#/$defs/Other")}, "'action' of the tool 'act' has no list of values"),
+        ({"top_p": 0.9}, "'top_p' should be greater than or equal to 1"),
+        ({"presence_penalty": 0.5}, "'presence_penalty' should be less than or equal to 0"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "names 'fly', which is none of the tools"),
         ({"response_format": form({})}, "given together"),
         ({"tools": None, "response_format": form({})}, "has 0 parameters"),
@@ -275,8 +306,7 @@ def test_load_beyond_the_queue_is_refused_at_once_and_the_client_s_retries_get_t
 ) -> None:
     process = WarmProcess(tmp_path / "log", command_line, "serve", str(run), "--port", "0", "--max-waiting", "3")
     try:
-        while "http" not in (process.said if process.log.exists() else ""):
-            assert process.poll() is None
+        wait_until(lambda: (process.log.exists() and "http" in process.said) or process.poll() is not None)
         url = f"{process.said.split()[-1]}/v1"
 
         def ask(client: openai.OpenAI) -> str:
