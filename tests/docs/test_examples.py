@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from faulty import wait_until
+from openai import DefaultHttpxClient
 from quiet_trl import QUIET
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trained_runs import TrainedRuns
@@ -259,7 +260,7 @@ def test_the_loop_of_openai_s_client_tells_the_task(served):
 
     module, env, sent = example("chat_of_openai", "openai"), Told(size=8), []
     hooks = {"request": [lambda request: sent.append(request.content)]}
-    listening = module.openai.DefaultHttpxClient(event_hooks=hooks)
+    listening = DefaultHttpxClient(event_hooks=hooks)
     with module.OpenAI(base_url=served[1], api_key="none", http_client=listening) as client:
         module.play(client, env, env.tasks("test")[0])
     asked = [json.loads(content)["messages"] for content in sent if content]
