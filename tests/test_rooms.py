@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
@@ -53,6 +56,19 @@ MAY_BE_IMPORTED_BY = {
     "mujoco": {"envs"},
     "typer": {"cli"},
 }
+COMES_WITH = {
+    "PIL": "pillow",
+    "fast_downward": "textworld",
+    "filelock": "huggingface-hub",
+    "jericho": "textworld",
+    "mujoco": "metaworld",
+    "pydantic_core": "pydantic",
+    "starlette": "fastapi",
+    "tokenizers": "transformers",
+    "websockets": "openenv",
+    "yaml": "pyyaml",
+}
+"""The requirement that brings a package of another name."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -92,6 +108,15 @@ def test_imports_point_down() -> None:
                 wrong.append(f"{module} imports {name}")
     assert wrong == []
     assert [module for module, names in imported.items() if "openai" in names] == ["reflectrl.endpoint.api"]
+
+
+def test_every_package_that_is_imported_is_a_requirement() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = chain(project["dependencies"], *project["optional-dependencies"].values())
+    required = {Requirement(each).name for each in listed}
+    imported = {name.partition(".")[0] for _, path in modules() for name in imports(path)}
+    foreign = imported - sys.stdlib_module_names - {"reflectrl", "comet_ml"}  # trackers are the user's choice
+    assert {COMES_WITH.get(name, name.replace("_", "-")) for name in foreign} - required == set()
 
 
 def test_modules_fit_in_500_lines() -> None:
