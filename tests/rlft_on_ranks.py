@@ -125,7 +125,10 @@ def remember(folder: Path) -> None:
 
 
 def correct(folder: Path) -> None:
-    """Train a policy that thinks; only the thoughts of the first process are corrected, in several forward passes."""
+    """Train a policy that thinks; only the thoughts of the first process are corrected, in several forward passes.
+
+    Only the main process has an ``on_iteration``.
+    """
     rank = PartialState(cpu=True).process_index
     trained = run(
         folder / "run",
@@ -138,8 +141,10 @@ def correct(folder: Path) -> None:
         max_completion_length=8,
         micro_batch_tokens=400,
         save_every=10,
-    ).train()
-    save_file(trained.weights, folder / f"corrected_{rank}.safetensors")
+    )
+    if rank:
+        trained.trainer._on_iteration = None
+    save_file(trained.train().weights, folder / f"corrected_{rank}.safetensors")
 
 
 SHARDED = {

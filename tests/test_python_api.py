@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import EACCES
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,18 +67,37 @@ def test_an_error_of_on_iteration_ends_the_stage_after_a_checkpoint(trained_run:
 
 
 @pytest.mark.slow
-def test_an_error_of_this_library_in_on_iteration_leaves_the_last_checkpoint(
-    trained_run: TrainedRuns, tmp_path: Path
+@pytest.mark.parametrize("own", [PermissionError(EACCES, "no permission", "plot.png"), WorkFailed("no webhook.")])
+def test_an_error_of_on_iteration_is_no_error_of_the_run_folder(
+    own: Exception, trained_run: TrainedRuns, tmp_path: Path
 ) -> None:
     run = rl.Run(trained_run.begin(small_recipe(), tmp_path / "small"), small_recipe())
 
     def fail(done: Iteration, _: Sequence[Trajectory]) -> None:
         if done.iteration == 2:
-            raise WorkFailed("the disk is full.")
+            raise own
 
-    with pytest.raises(WorkFailed, match="the disk is full"):
+    with pytest.raises(type(own)) as found:
         run.rlft(on_iteration=fail)
+    assert found.value is own
+    assert (run.path / "checkpoints" / "rlft" / "checkpoint-3").is_dir()  # a save point is after 2 and 4 iterations
+
+
+@pytest.mark.slow
+def test_an_iteration_that_cannot_be_recorded_has_no_checkpoint(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    run = rl.Run(trained_run.begin(small_recipe(), tmp_path / "small"), small_recipe())
+    paces, kept = run.path / "throughput.jsonl", tmp_path / "kept.jsonl"
+
+    def replace(done: Iteration, _: Sequence[Trajectory]) -> None:
+        if done.iteration == 2:
+            paces.rename(kept)
+            paces.symlink_to(kept)
+
+    with pytest.raises(InvalidInput, match="is a link, which is not written"):
+        run.rlft(on_iteration=replace)
     assert [each.name for each in (run.path / "checkpoints" / "rlft").glob("checkpoint-*")] == ["checkpoint-2"]
+    kept.rename(paces)
+    assert len(run.rlft()) == 4
 
 
 def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None:

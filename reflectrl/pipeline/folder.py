@@ -48,9 +48,13 @@ _SECONDS = ("wall_seconds", "cpu_seconds")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
+class CallbackFailed(Exception):
+    """Raised for an error of the caller's own function, its argument, which is no error of the run folder."""
+
+
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of the disk into one sentence; libraries in Rust report them as text only.
+    """Turn errors of the disk into one sentence, but not a callback's; libraries in Rust report them as text only.
 
     Raises:
         WorkFailed: the disk is full or cannot be written, or ``folder`` was removed.
@@ -58,6 +62,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
     """
     try:
         yield
+    except CallbackFailed as failed:
+        raise failed.args[0] from failed.args[0].__cause__
     except Exception as error:  # noqa: BLE001 - tokenizers raises Exception itself; other errors are raised again
         words = re.search(r"\(os error (\d+)\)", message_of(error))
         number = error.errno if isinstance(error, OSError) else int(words[1]) if words else None

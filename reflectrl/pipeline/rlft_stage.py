@@ -41,7 +41,7 @@ from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.lm.reflecting import add_reflector, take_reflector
 from reflectrl.pipeline.compute import release_memory
 from reflectrl.pipeline.console import Advance
-from reflectrl.pipeline.folder import RunFolder
+from reflectrl.pipeline.folder import CallbackFailed, RunFolder
 from reflectrl.pipeline.launch import is_main_process, main_first
 from reflectrl.pipeline.prompt_lengths import check_prompt_lengths
 from reflectrl.pipeline.team import Team
@@ -53,7 +53,7 @@ from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import write_validated
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.learner import OnIteration
+from reflectrl.training.learner import OnIteration, Unrecorded
 from reflectrl.training.rlft import ReflectRLTrainer
 from reflectrl.training.sharding import whole_weights
 
@@ -276,9 +276,15 @@ def train_policy(
         records = _Records(run_players, section, reflector, envs, advance, sent)
 
         def record(done: Iteration, fresh: Sequence[Trajectory]) -> None:
-            records.add(done, fresh, trainer.advantages, trainer.policy.reused)
+            try:
+                records.add(done, fresh, trainer.advantages, trainer.policy.reused)
+            except Exception as error:
+                raise Unrecorded(error) from error
             if on_iteration is not None:
-                on_iteration(done, fresh)
+                try:
+                    on_iteration(done, fresh)
+                except Exception as error:
+                    raise CallbackFailed(error) from error
 
         trainer = trainer_class(section.trainer)(
             lm.model,

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from reflectrl.core import ReflectRLError, Trajectory, WorkFailed
+from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.rollout.iteration import Iteration
@@ -284,22 +284,24 @@ def totals_of_ranks(accelerator: Accelerator, counts: Tensor) -> Tensor:
 OnIteration: TypeAlias = Callable[[Iteration, Sequence[Trajectory]], None]
 
 
-def heard(
+class Unrecorded(Exception):
+    """Raised by an ``on_iteration`` that could not record the iteration; its argument is the error."""
+
+
+def call_on_iteration(
     on_iteration: OnIteration | None, accelerator: Accelerator, done: Iteration, episodes: Sequence[Trajectory]
 ) -> Exception | None:
     """Call ``on_iteration`` on the main process; return its error, or what other processes are to raise for it.
 
-    Errors of this library and of the disk are raised at once: they mean that the iteration is not recorded, so that no
-    checkpoint may follow it.
+    All processes call this, also those without ``on_iteration``. The error in ``Unrecorded`` is raised at once, because
+    no checkpoint may follow an iteration that is not recorded.
     """
-    if on_iteration is None:
-        return None
     error: Exception | None = None
-    if accelerator.is_main_process:
+    if on_iteration is not None and accelerator.is_main_process:
         try:
             on_iteration(done, episodes)
-        except (ReflectRLError, OSError):
-            raise
+        except Unrecorded as lost:
+            raise lost.args[0] from lost.args[0].__cause__
         except Exception as raised:  # noqa: BLE001 - the caller's code may end training by any error
             error = raised
     failed = any(number for [number] in numbers_of_ranks(accelerator, [float(error is not None)]))

@@ -82,9 +82,9 @@ from reflectrl.training.learner import (
     Learner,
     MakeOptimizer,
     adamw,
+    call_on_iteration,
     copy_weights,
     episodes_of_ranks,
-    heard,
     load_weights,
     numbers_of_ranks,
     parameter_groups,
@@ -229,7 +229,7 @@ class ReflectRLTrainer(Drawn):
             while not self.curriculum.finished and not self._stop.signal:
                 done, episodes = self.iterate()
                 self.iterations.append(done)
-                error = heard(self._on_iteration, self.accelerator, done, episodes)
+                error = call_on_iteration(self._on_iteration, self.accelerator, done, episodes)
                 if error or self.curriculum.finished or self._stop.signal or self.iteration % self.args.save_every == 0:
                     self._save()
                 if error:

@@ -186,6 +186,18 @@ def test_a_killed_run_goes_on_to_the_same_weights(straight, tmp_path):
     assert not {t.seed for t in other.episodes[0]} & {t.seed for t in straight.episodes[0]}
 
 
+@pytest.mark.parametrize("error", [OSError("no plot"), WorkFailed("no webhook.")])
+def test_any_error_of_on_iteration_ends_training_with_a_checkpoint(tmp_path, error):
+    def fail(*_):
+        raise error
+
+    trainer = run(tmp_path, stages=[stage(2)], save_every=100).trainer
+    trainer._on_iteration = fail
+    with pytest.raises(type(error), match="no "):
+        trainer.train()
+    assert checkpoint_iteration(last_checkpoint(tmp_path)) == 1
+
+
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 LEARNING = {
