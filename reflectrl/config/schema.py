@@ -247,7 +247,7 @@ class TrackingSection(Section):
     """Trackers of those that ``accelerate`` knows; they must be installed. tensorboard, trackio, wandb and clearml also
     show a few recorded episodes every ``rlft.save_every`` iterations."""
     name: str | None = None
-    """Name of the run, which the stage's is added to; null: that of the run folder."""
+    """Name of the run, to which the stage's is added, for trackio the folder's too; null: that of the run folder."""
     group: str | None = None
     """Group of runs that belong together, such as the seeds of a sweep; a tag where a tracker has no groups."""
     tags: list[str] = []

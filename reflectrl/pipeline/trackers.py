@@ -149,8 +149,11 @@ def _opened(name: str, recipe: Recipe, run: Path, part: str, first: int) -> Iter
     """Open a stage's run in one tracker."""
     folder = run / TRACKERS
     folder.mkdir(parents=True, exist_ok=True)
+    named = recipe.report_to.name or run.name
+    if name == "trackio" and named != run.name:  # it finds runs by their names, which those of a sweep would share
+        named = f"{named}-{run.name}"
     with _quiet_trackio(name, folder) as said, _starts(name):
-        tracker = _started(name, folder, f"{recipe.report_to.name or run.name}-{part}", part, recipe, first)
+        tracker = _started(name, folder, f"{named}-{part}", part, recipe, first)
     failed = True
     try:
         yield tracker
