@@ -23,6 +23,7 @@ from reflectrl.core import (
     make_env,
     register_env,
 )
+from reflectrl.core.display import Drawn
 from reflectrl.core.origin import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ _HOMES = {
     "policy_views": "reflectrl.rollout",
 }
 """Module of each public name that is imported on first use."""
+
+Drawn.as_html = lambda value: str(import_module("reflectrl.report.notebook").drawn(value))
 
 if not TYPE_CHECKING:  # otherwise mypy would accept any attribute
 

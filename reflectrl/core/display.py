@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 
 class Drawn:
-    """Base class of values that the room ``report`` draws, which lies above the rooms in which they are made."""
+    """Base class of values that are drawn by a room above those in which they are made."""
+
+    as_html: ClassVar[Callable[[Any], str]]
+    """Draws a value; set by the package root."""
 
     def _repr_html_(self) -> str:
-        return str(resolve_name("reflectrl.report.notebook:drawn")(self))
+        return Drawn.as_html(self)
