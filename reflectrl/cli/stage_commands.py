@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,6 +20,7 @@ from reflectrl.core.run_files import STAGES
 if TYPE_CHECKING:
     from reflectrl.config import Recipe
     from reflectrl.pipeline.run import Run
+    from reflectrl.pipeline.tune import Tried
 
 
 StageRecipe = Annotated[
@@ -190,12 +191,13 @@ def tune(
         typer.Option(metavar="KEY=LOW..HIGH[:log]|KEY=A,B", help="Values of a recipe key to try; may be repeated."),
     ],
     trials: Annotated[int, typer.Option(min=1, help="Number of trials in all, earlier ones included.")] = 20,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time; a second process adds its own.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the trials; default: runs/NAME-tune of the recipe's name.")
-    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time in this process.")] = 1,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the trials; default: runs/RECIPE-tune.")] = None,
     arm: ArmOption = None,
-    max_cost: MaxCost = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option("--max-cost", help="Budget for chat models for each trial, in USD; needs endpoint.price."),
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Search settings with Optuna, by success on split validation; trials that fall behind are ended early."""
@@ -204,7 +206,6 @@ def tune(
     from reflectrl.config import load_recipe
     from reflectrl.pipeline import tune as searching
     from reflectrl.pipeline.console import Reporter
-    from reflectrl.report.tables import print_rows
 
     read = [searching.read_space(each) for each in space]
     keys = [key for key, _ in read]
@@ -217,11 +218,21 @@ def tune(
         tried = searching.tune(search, trials=trials, jobs=jobs, reporter=Reporter(), extra=extra)
     except (KeyboardInterrupt, SystemExit) as stopped:
         raise _stopped(stopped, folder) from None
-    best = tried[0]
-    if best.end != "complete":
+    if tried[0].end == "complete":
+        _show_trials(tried, folder, keys)
+    if failed := [each.run.log for each in tried if each.end == "fail"]:
+        others = " and of the other failed trials' logs" if len(failed) > 1 else ""
         raise WorkFailed(
-            f"none of {len(tried)} trials was completed; the reasons end the logs {best.run.log} and so on."
+            f"{len(failed)} of {len(tried)} trials failed; see the end of {failed[0]}{others}. The same command "
+            "continues them."
         )
+
+
+def _show_trials(tried: Sequence[Tried], folder: Path, keys: Sequence[str]) -> None:
+    """Print a table of the best trials, and commands for the best one."""
+    from reflectrl.report.tables import print_rows
+
+    best = tried[0]
     shown = [
         (each.run.folder.name, each.end, "" if each.success is None else f"{each.success:.1%}")
         + tuple(f"{value:.4g}" if isinstance(value, float) else str(value) for value in each.settings.values())

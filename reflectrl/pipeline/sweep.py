@@ -48,7 +48,7 @@ class PlannedRun:
         return [sys.executable, "-m", "reflectrl", *self.words(self.folder, extra)]
 
     def words(self, folder: Path, extra: Sequence[str] = ()) -> list[str]:
-        """Return the words after ``reflectrl`` that run the same in ``folder``."""
+        """Return the arguments of ``reflectrl`` that repeat this run in ``folder``."""
         words = ["run", "--recipe", self.recipe, "--runs", str(folder.parent)]
         words += [] if self.arm is None else ["--arm", self.arm]
         return [*words, "--run", folder.name, *extra, *self.overrides]

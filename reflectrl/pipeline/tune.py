@@ -1,7 +1,8 @@
 """Searches: settings of a recipe that Optuna proposes, each tried in its own run folder and process.
 
 The study is a file in the folder of the search. A trial is claimed with a lock that its process inherits, so that
-several searches may share the folder, and one that is killed leaves each of its trials to whoever claims it next.
+several searches may share the folder, and one that is killed leaves each of its trials to whoever claims it next, as do
+trials that fail: the study is told of no failure.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from reflectrl.config import Recipe, check_recipe, load_recipe
 from reflectrl.core import InvalidInput
+from reflectrl.core.files import open_regular
 from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.run_files import METRICS, POLICY
 from reflectrl.core.seeds import derive_seed
@@ -63,7 +65,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Tried:
-    """A finished trial."""
+    """A trial that is finished, or that has failed in this call."""
 
     run: PlannedRun
     settings: Mapping[str, object]
@@ -136,7 +138,9 @@ def _extremes(space: BaseDistribution) -> Sequence[object]:
 
 
 def tune(search: Search, *, trials: int, jobs: int, reporter: Reporter, extra: Sequence[str] = ()) -> list[Tried]:
-    """Try settings until the study has ``trials`` finished trials, and return these, the best first.
+    """Try settings until ``trials`` trials are finished or have failed in this call; return these, the best first.
+
+    A trial that fails goes on in the next call.
 
     Args:
         search: what is searched.
@@ -154,16 +158,16 @@ def tune(search: Search, *, trials: int, jobs: int, reporter: Reporter, extra: S
     working: list[_Trial] = []
     with reporter.stage("tune") as advance:
         try:
-            while (done := study.finished()) < trials or working:
+            while (done := study.ended()) < trials or working:
                 while len(working) < jobs and (claimed := study.claim(trials)) is not None:
-                    if study.look_at(claimed):  # pruned before its process was killed
+                    if study.report_new(claimed):  # pruned before its process was killed
                         study.tell(claimed, reporter)
                     else:
                         claimed.start((*_UNTIL_RLFT, *extra), environment)
                         working.append(claimed)
                 for trial in [*working]:
-                    ended = trial.ended  # before the look, which must not miss the last lines
-                    if study.look_at(trial) and not ended:
+                    ended = trial.ended  # before the report, which must not miss the last lines
+                    if study.report_new(trial) and not ended:
                         trial.stop()
                     if ended:
                         working.remove(trial)
@@ -219,8 +223,17 @@ class _Study:
 
     def __init__(self, search: Search, recipe: Recipe) -> None:
         self._search, self._seed = search, recipe.seed
-        search.folder.mkdir(parents=True, exist_ok=True)
+        self._failed: set[int] = set()
         journal = search.folder / JOURNAL
+        try:
+            search.folder.mkdir(parents=True, exist_ok=True)
+            if journal.exists():
+                open_regular(journal).close()
+        except OSError as error:
+            raise InvalidInput(
+                f"--out {search.folder} was given, but {error.filename or journal} cannot be used ({error.strerror}); "
+                "choose another folder."
+            ) from error
         with self._alone():
             try:
                 self._study = optuna.create_study(
@@ -230,7 +243,7 @@ class _Study:
                     direction="maximize",
                     load_if_exists=True,
                 )
-            except (ValueError, KeyError) as error:
+            except (ValueError, LookupError, TypeError) as error:
                 raise InvalidInput(
                     f"{journal} holds no study that can be read ({first_line(error)}); put back the file that was "
                     "there, or choose another --out."
@@ -267,8 +280,12 @@ class _Study:
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 
-    def finished(self) -> int:
-        return sum(each.state.is_finished() for each in self._trials())
+    def _ended(self) -> list[FrozenTrial]:
+        return [each for each in self._trials() if each.state.is_finished() or each.number in self._failed]
+
+    def ended(self) -> int:
+        """Return the number of trials that are finished or have failed in this call."""
+        return len(self._ended())
 
     @property
     def best(self) -> float | None:
@@ -279,7 +296,7 @@ class _Study:
         """Return a trial that nobody works on: one that was left, or a new one if there are fewer than ``trials``."""
         with self._alone():
             known = self._trials()
-            left = [each for each in known if not each.state.is_finished()]
+            left = [each for each in known if not (each.state.is_finished() or each.number in self._failed)]
             for number in (*(each.number for each in left), *range(len(known), min(len(known) + 1, trials))):
                 folder = self._search.planned(number, {}).folder
                 folder.mkdir(exist_ok=True)
@@ -303,7 +320,7 @@ class _Study:
             trial.pruned = asked.should_prune()
         return trial
 
-    def look_at(self, trial: _Trial) -> bool:
+    def report_new(self, trial: _Trial) -> bool:
         """Report the validations of a trial that are new; return whether the trial is to be pruned."""
         path = trial.run.folder / METRICS
         for _, line in read_jsonl(path, skip_unfinished=True) if path.is_file() else ():
@@ -325,7 +342,7 @@ class _Study:
             last = max(trial.steps)
             said = f"{trial.run.folder.name}  pruned after iteration {last}: validation {trial.steps[last]:.0%}"
         elif worker is None or worker.process.returncode or validated is None:
-            self._study.tell(trial.asked, state=TrialState.FAIL)
+            self._failed.add(trial.asked.number)
         else:
             self._study.tell(trial.asked, validated.sampled)
             said += f"  validation {validated.sampled:.0%}"
@@ -333,11 +350,15 @@ class _Study:
         trial.release()
 
     def ranked(self) -> list[Tried]:
-        """Return the finished trials, the best first; of equal ones, the earlier first, complete ones before others."""
+        """Return the ended trials, the best first; of equal ones, the earlier first, complete ones before others."""
         tried = [
-            Tried(self._search.planned(each.number, each.params), each.params, each.value, each.state.name.lower())
-            for each in self._trials()
-            if each.state.is_finished()
+            Tried(
+                self._search.planned(each.number, each.params),
+                each.params,
+                each.value,
+                each.state.name.lower() if each.state.is_finished() else "fail",
+            )
+            for each in self._ended()
         ]
         return sorted(tried, key=lambda each: (each.end != "complete", -(each.success or 0.0)))
 

@@ -36,15 +36,6 @@ def study(folder: Path) -> optuna.Study:
     return optuna.create_study(study_name="reflectrl", storage=storage, direction="maximize", load_if_exists=True)
 
 
-def is_locked(file: Path) -> bool:
-    with file.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 @pytest.mark.parametrize(
     ("values", "space"),
     [
@@ -85,9 +76,21 @@ def test_a_search_that_cannot_be_is_refused_before_the_first_trial(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_text('{"op_code": 0,\n{}\n')
+@pytest.mark.parametrize("lines", ['{"op_code": 0,\n{}\n', "{}\n", "[]\n", "null\n"])
+def test_a_damaged_study_is_refused(lines: str, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text(lines)
     assert "holds no study that can be read" in refused(*ASKED, "--out", tmp_path, *TINY)
+
+
+def test_a_folder_that_cannot_hold_a_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "search" / JOURNAL).mkdir(parents=True)
+    for out, why in (
+        (tmp_path / "file", "file cannot be used (File exists)"),
+        (tmp_path / "search", f"{JOURNAL} cannot be used (it is a folder)"),
+        ("/proc/search", "/proc/search cannot be used (No such file or directory)"),
+    ):
+        assert f"{why}; choose another folder." in refused(*ASKED, "--out", out, *TINY)
 
 
 @pytest.mark.slow
@@ -97,7 +100,7 @@ def test_a_search_that_was_killed_goes_on_and_two_at_once_try_the_same_settings(
     wait_until((one / "trial-0000" / "metrics.jsonl").exists)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    assert is_locked(one / "trial-0000" / ".claim")  # its process lives on, and nobody else works on it
+    # its process lives on, and a second one in its run folder would fail
     done = reflectrl(*ASKED, "--trials", "2", "--jobs", "2", "--out", one, *TINY)
     assert done.code == 0, done.err
     assert [each.state for each in study(one).trials] == [TrialState.COMPLETE] * 2
@@ -156,12 +159,19 @@ def test_a_trial_that_falls_behind_is_ended_with_a_checkpoint(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_search_in_which_every_trial_fails_names_their_logs(tmp_path: Path) -> None:
+def test_a_trial_that_failed_is_named_and_goes_on_in_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "trial-0000").mkdir()
     with (tmp_path / "trial-0000" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        failed = reflectrl(*ASKED, "--trials", "1", "--out", tmp_path, *TINY)
+        failed = reflectrl(*ASKED, "--trials", "2", "--out", tmp_path, *TINY)
     assert failed.code == 1
     assert "another process is working in run folder" in failed.err
-    assert f"none of 1 trials was completed; the reasons end the logs {tmp_path}/trial-0000/sweep.log" in failed.err
-    assert [each.state for each in study(tmp_path).trials] == [TrialState.FAIL]
+    assert f"1 of 2 trials failed; see the end of {tmp_path}/trial-0000/sweep.log. The same" in failed.err
+    assert [line.split()[:2] for line in failed.out.splitlines()[1:3]] == [
+        ["trial-0001", "complete"],
+        ["trial-0000", "fail"],
+    ]
+    settings = study(tmp_path).trials[0].params
+    assert reflectrl(*ASKED, "--trials", "2", "--out", tmp_path, *TINY).code == 0
+    assert [each.state for each in study(tmp_path).trials] == [TrialState.COMPLETE] * 2
+    assert study(tmp_path).trials[0].params == settings
