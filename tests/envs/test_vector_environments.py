@@ -14,6 +14,7 @@ from reflectrl.core.registry import env_class
 
 OPTIONS = {
     "number_line": {"size": 4},
+    "safe": {"wheels": 2},
     "dangerous_taxi": {"stage": "full"},
     "auto_explore": {"horizon": 4},
     "gym_cards:blackjack": {"observation": "both"},
