@@ -189,7 +189,8 @@ def test_a_recorded_run_makes_the_same_table(trained_run: TrainedRuns, tmp_path:
     kept = tmp_path / run.parent.name / run.name
     assert {path.name for path in kept.iterdir()} == {*RECORDED}
     [ours], [recorded] = read_runs([run]), read_runs([kept])
-    assert replace(recorded, path=run) == replace(ours, sft={}, validated=None)  # which lie beside rows and weights
+    expected = replace(ours, sft={}, validated=None)  # which lie beside rows and weights
+    assert vars(replace(recorded, path=run)) == vars(expected)
     overrides = (*SMALL, *changed, "sft.policy.steps=25")
     planned = PlannedRun(tmp_path / "runs" / run.parent.name / run.name, "rap/nano_trials", overrides)
     assert record_of(planned, tmp_path) == kept
