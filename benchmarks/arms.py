@@ -90,7 +90,7 @@ ENVIRONMENTS: Mapping[str, Environment] = {
         "Safe, three additions",
         "safe/nano",
         "safe/nano_no_reflection",
-        "80-85",
+        "80-89",
         (Arm("all_rows", "without reflection, from all rows", "safe/nano_no_reflection_all_rows"),),
     ),
     "taxi": Environment(
