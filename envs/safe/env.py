@@ -17,9 +17,9 @@ STARTS = {"train": range(2000), "validation": range(2000, 2100), "test": range(2
 class Safe(NatLangEnv):
     """Turn the wheels of a safe as its note says: +1 shared by the wheels, and a wrong stop ends the episode.
 
-    A wheel has the numbers 0 to 7, and after 7 comes 0. The environment to see when reflections pay: to know where a
-    wheel stops, the turns must be added one after the other, which a small policy cannot do in its one token, but a
-    reflector does in as many words; and a note that is shown once must be carried along in words
+    A wheel has the numbers 0 to 7, and after 7 comes 0. The environment shows when reflections pay. To know where a
+    wheel stops, one adds the turns one after the other: a policy of two layers did not learn to add three in its one
+    token, while a reflector writes each sum down. A note that is shown once must be carried along in words
     (``players.reflector.carry``) or in ``prompt.history``. The notes of 2,000 training, 100 validation and 200 test
     tasks are drawn at random; with few turns and wheels, different tasks may have the same note.
 
@@ -80,7 +80,7 @@ class Safe(NatLangEnv):
         """Return the stop of the wheel at hand; ``None`` once the safe is open."""
         return f"stop at {self._stops(self._wheel)[-1]}" if self._wheel < self.wheels else None
 
-    def reflection(self, previous: str | None = None) -> str | None:  # noqa: ARG002 - what is left can be told anew
+    def reflection(self, previous: str | None = None) -> str | None:  # noqa: ARG002 - the task tells the same
         """Say where the wheel stands after each turn, and the same of later wheels if the note is not shown again."""
         last = self.wheels if self.note == "once" else min(self._wheel + 1, self.wheels)
         return "; ".join(map(self._sums, range(self._wheel, last))) or None

@@ -133,7 +133,7 @@ class _Fields(NamedTuple):
     """Fields of a class of records."""
 
     names: tuple[str, ...]
-    """All of them, in order."""
+    """Names of all fields, in the order of the class."""
     expected: frozenset[str]
     """The same, with that of its tag where it has one."""
     deep: tuple[str, ...]

@@ -1,8 +1,8 @@
 """Searches: settings of a recipe that Optuna proposes, each tried in its own run folder and process.
 
 The study is a file in the folder of the search. A trial is claimed with a lock that its process inherits, so that
-several searches may share the folder, and one that is killed leaves each of its trials to whoever claims it next, as do
-trials that fail: the study is told of no failure.
+several searches may share the folder, and the trials of one that is killed are left to whoever claims them next. A
+trial that fails is not recorded as failed, so that the next call tries it again.
 """
 
 from __future__ import annotations

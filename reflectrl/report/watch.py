@@ -80,7 +80,7 @@ class _Packed(NamedTuple):
 
     version: str
     text: str
-    """As JSON."""
+    """The episodes as JSON, which the page loads."""
     rested: float
     """When they may be packed again, on the monotonic clock."""
 

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
+from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import Agent
 from reflectrl.share.server import load_served_agent
 
@@ -69,3 +70,15 @@ def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     return monkeypatch
+
+
+@pytest.fixture
+def json_policy(trained_run: TrainedRuns) -> Path:
+    """A run whose policy writes two tokens of JSON, which are never a whole answer."""
+    return trained_run(
+        "prompt.action_mode=json",
+        "sft.policy.label_smoothing=0",
+        "players.reflector.player=none",
+        "players.policy.max_new_tokens=2",
+        stages=STAGES[:2],
+    )

@@ -17,10 +17,8 @@ import pytest
 from agent_server import KEY, STATE, in_process, refusal
 from faulty import wait_until
 from pydantic import BaseModel, create_model
-from trained_runs import TrainedRuns
 from warm_processes import WarmProcess, command_line
 
-from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import Agent
 from reflectrl.prompts.format import History
 from reflectrl.share.server import load_served_agent
@@ -280,14 +278,7 @@ def test_agents_that_read_more_than_a_chat_are_refused(agent: Agent) -> None:
         assert (status, fact in sentence, "/act" in sentence) == (422, True, True)
 
 
-def test_a_policy_that_writes_its_action_has_no_logprobs(trained_run: TrainedRuns) -> None:
-    json_policy = trained_run(
-        "prompt.action_mode=json",
-        "sft.policy.label_smoothing=0",
-        "players.reflector.player=none",
-        "players.policy.max_new_tokens=2",
-        stages=STAGES[:2],
-    )
+def test_a_policy_that_writes_its_action_has_no_logprobs(json_policy: Path) -> None:
     with in_process(load_served_agent(json_policy, greedy=False)) as client:
         answer = client.post("/v1/chat/completions", json=asked([USER], temperature=1)).json()["choices"][0]
         refused = refusal(client.post("/v1/chat/completions", json=asked([USER], logprobs=True)))

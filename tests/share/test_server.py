@@ -23,7 +23,6 @@ from records import chose
 from run_folders import forget_digests
 from safetensors.torch import load_file, save_file
 from scripted_endpoint import Chat, ScriptedEndpoint
-from trained_runs import TrainedRuns
 
 from reflectrl.config import dump_recipe, load_recipe
 from reflectrl.core import Decision, InvalidInput, WorkFailed
@@ -31,7 +30,6 @@ from reflectrl.core.addresses import listen
 from reflectrl.endpoint.journal import RejectedReply
 from reflectrl.endpoint.replies import Refused
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, rollout
@@ -45,14 +43,7 @@ pytestmark = pytest.mark.slow
 # ---- both players ----------------------------------------------------------------------------------------------------
 
 
-def test_the_server_tells_what_a_policy_wrote(trained_run: TrainedRuns) -> None:
-    json_policy = trained_run(
-        "prompt.action_mode=json",
-        "sft.policy.label_smoothing=0",
-        "players.reflector.player=none",
-        "players.policy.max_new_tokens=2",
-        stages=STAGES[:2],
-    )
+def test_the_server_tells_what_a_policy_wrote(json_policy: Path) -> None:
     with in_process(load_served_agent(json_policy)) as client:
         replies = [client.post("/act", json=STATE).json() for _ in range(20)]
     assert {(reply["legal"], *reply["probabilities"]) for reply in replies} == {(False,)}  # two tokens are not JSON
