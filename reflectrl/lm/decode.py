@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -20,13 +21,42 @@ from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Tokens
 
 
+_BLOCK = 128
+"""Number of neighbouring tokens whose weights are summed in a large vocabulary, before a draw is looked for."""
+_LARGE = 32 * _BLOCK
+"""Size of a vocabulary above which this is faster than summing over all tokens."""
+_AT_ONCE = 2**18
+"""Logits of a step on a CPU, whose temporaries would otherwise be new pages of memory each time."""
+
+
 def chosen(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the (N,) tokens where (N, V) logits accumulate to (N,) draws, and their log-probabilities in nats."""
+    rows = max(1, _AT_ONCE // logits.size(1)) if logits.device.type == "cpu" else len(logits)
+    steps = [_chosen(*step, temperature) for step in zip(logits.split(rows), draws.split(rows), strict=True)]
+    tokens, logprobs = zip(*steps, strict=True)
+    return torch.cat(tokens), torch.cat(logprobs)
+
+
+def _chosen(logits: Tensor, draws: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     logprobs = (logits.float() / temperature).log_softmax(-1)
-    # integers, because a GPU adds floats in varying order; in double precision a draw below 1 stays below the total
-    cumulative = (logprobs.exp().double() * 2**40).long().cumsum(-1)
-    tokens = torch.searchsorted(cumulative, (draws[:, None] * cumulative[:, -1:]).long(), right=True)
+    # integers, because a GPU adds floats in varying order
+    weights = logprobs.exp().mul_(2**40).long()
+    # in double precision, a draw below 1 stays below the total
+    tokens = _inverted(weights, (draws[:, None] * weights.sum(-1, keepdim=True)).long())
     return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
+
+
+def _inverted(weights: Tensor, points: Tensor) -> Tensor:
+    """Return (N, 1) columns, the first where (N, V) weights accumulate to more than (N, 1) points."""
+    if weights.size(1) <= _LARGE:
+        return torch.searchsorted(weights.cumsum(-1), points, right=True)
+    missing = -weights.size(1) % _BLOCK
+    blocks = (F.pad(weights, (0, missing)) if missing else weights).unflatten(1, (-1, _BLOCK))
+    sums = blocks.sum(-1)
+    block = _inverted(sums, points)
+    before = (sums.cumsum(-1) - sums).gather(1, block)
+    inside = blocks.take_along_dim(block[:, :, None], 1)[:, 0]
+    return block * _BLOCK + _inverted(inside, points - before)
 
 
 class Sampler:

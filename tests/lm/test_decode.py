@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny import draws, encoder, language_model, prefix_cache, reflector_prompt
 
-from reflectrl.lm.decode import Sampler, write
+from reflectrl.lm.decode import Sampler, chosen, write
 
 pytestmark = pytest.mark.numerical
 
@@ -123,6 +123,19 @@ def test_samples_invert_the_cumulative_distribution(temperature):
         found |= set(expected)
     assert len(found) > 10
     assert all(token % 2 for token in found)  # never one of probability zero
+
+
+@pytest.mark.parametrize("vocabulary", [500, 4097, 9000])
+def test_ten_thousand_samples_are_those_of_a_sum_over_the_whole_vocabulary(vocabulary):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, vocabulary, generator=generator) * torch.linspace(0.1, 9, 50)[:, None]
+    logits[::2, ::3] = -torch.inf
+    cumulative = (logits.log_softmax(-1).exp().double() * 2**40).long().cumsum(-1)
+    for given in torch.rand(200, 50, generator=generator, dtype=torch.double):
+        tokens, logprobs = chosen(logits, given, 1.0)
+        points = (given * cumulative[:, -1]).long()
+        assert tokens.tolist() == torch.searchsorted(cumulative, points[:, None], right=True)[:, 0].tolist()
+        assert torch.equal(logprobs, logits.log_softmax(-1)[range(50), tokens])
 
 
 def test_the_lowest_draw_is_no_token_of_probability_zero():
