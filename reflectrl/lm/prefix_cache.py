@@ -184,7 +184,7 @@ class _Layer(CacheLayerMixin):
             self._kept[number][targets, :length] = self._kept[number][sources, :length]
 
     def get_seq_length(self) -> int:
-        """Return 0, because positions are given by ``position_ids``."""
+        """Return 0: positions are given by ``position_ids``, and a pass without a mask begins at position 0."""
         return 0
 
     def get_max_length(self) -> int:
@@ -192,7 +192,7 @@ class _Layer(CacheLayerMixin):
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return sizes that are not used, because the mask is given."""
+        """Return the sizes of a pass without a mask, which has no earlier tokens."""
         return query_length, 0
 
 
@@ -343,7 +343,8 @@ class PrefixCache:
         lengths = self._lengths[self.at_work]
         counts = lengths - starts
         widest, longest = int(counts.max()), int(lengths.max())
-        self.width = _multiple(longest, self._step)
+        whole = not starts.any()  # rows from their beginning attend causally: a mask would cost more than the rest
+        self.width = widest if whole else _multiple(longest, self._step)
         self.room = max(self.room, _multiple(longest, _BLOCK_TOKENS))
         self.computed += int(counts.sum())
         # a row is padded with its last token, whose states go after the row's end or, without room, to its own position
@@ -358,16 +359,11 @@ class PrefixCache:
         places = (starts_there[:, None] + torch.arange(widest, device=self._device)).clamp_max(longest - 1)
         slots = torch.arange(first, self.at_work.stop, device=self._device)
         self.places = (slots[:, None] * self.room + places).flatten()
-        sees = torch.arange(self.width, device=self._device) <= places[:, :, None]
-        return Inputs(
-            ids_there.view(ids.shape),
-            last_there,
-            {
-                "position_ids": places,
-                "attention_mask": additive(sees[:, None], self._dtype),
-                "past_key_values": self._cache,
-            },
-        )
+        extra: dict[str, Any] = {"position_ids": places, "past_key_values": self._cache}
+        if not whole:
+            sees = torch.arange(self.width, device=self._device) <= places[:, :, None]
+            extra["attention_mask"] = additive(sees[:, None], self._dtype)
+        return Inputs(ids_there.view(ids.shape), last_there, extra)
 
 
 def _multiple(tokens: int, step: int) -> int:

@@ -47,8 +47,8 @@ class Inputs:
     last: Tensor
     """(N,) flat position of the last token of each of N sequences, ``row * T + column``."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of ``forward``, empty for padded rows; else ``position_ids`` (B, T), an additive float
-    ``attention_mask`` (B, 1, T, L), and optionally ``past_key_values`` or ``paths``."""
+    """Further arguments of ``forward``, empty for padded rows; else ``position_ids`` (B, T), ``past_key_values`` or
+    ``paths``, and unless attention is causal an additive float ``attention_mask`` (B, 1, T, L)."""
     tree: Tree | None = None
     """Prefix tree of the sequences; ``None`` for padded rows."""
 

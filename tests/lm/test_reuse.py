@@ -64,8 +64,8 @@ def test_an_accepted_model_gets_a_cache_of_its_type(caplog):
     for dtype in (torch.float32, torch.bfloat16):
         held = prefix_cache_for(language_model("llama").to(dtype), MAX_LENGTH, "policy")
         assert (held.count, held.given, held.computed) == (0, 0, 0)
-        (inputs,) = [inputs for _, inputs in held.read([(1, 2, 3)])]
-        assert inputs.extra["attention_mask"].dtype == dtype
+        next(held.read([(1, 2, 3)]))
+        assert held.extend([(4,)]).extra["attention_mask"].dtype == dtype
     assert not [record for record in caplog.records if record.name.startswith("reflectrl")]
 
 
@@ -108,7 +108,7 @@ class NoMaskForTrees(NoPaths):
 
 class NoMaskForSlots(GPT2Model):
     def forward(self, *args, attention_mask=None, past_key_values=None, **given):
-        mask = attention_mask if past_key_values is None else torch.zeros_like(attention_mask)
+        mask = attention_mask if past_key_values is None or attention_mask is None else torch.zeros_like(attention_mask)
         return super().forward(*args, attention_mask=mask, past_key_values=past_key_values, **given)
 
 
