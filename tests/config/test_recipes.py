@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -80,11 +81,11 @@ def seated(recipe: Recipe) -> tuple[str, ...]:
 @cache
 def two_episodes(name: str, options: str, layout: PromptFormat, roles: tuple[str, ...]) -> list[Trajectory]:
     """Play two episodes with scripted players of these roles in an environment with options as JSON."""
-    env = make_env(name, **json.loads(options))
-    episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
     seats = [Seat(role, ScriptedReflector(lambda _: "Go on.")) for role in roles]
     policy = RandomPolicy() if layout.action_mode == "enumerated" else Thinks('{"thoughts": "Go on."}')
-    return rollout([env], episodes, policy=policy, seats=seats, layout=layout)
+    with closing(make_env(name, **json.loads(options))) as env:  # an open connection to a server draws random numbers
+        episodes = [Episode(task, seed) for seed, task in enumerate(env.split_tasks("train")[:2])]
+        return rollout([env], episodes, policy=policy, seats=seats, layout=layout)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,8 @@ def test_x1_a_recipe_loads_round_trips_and_plays(name: str, tmp_path: Path) -> N
     if recipe.env.name == "verifiers":
         pytest.importorskip("verifiers", reason="needs the extra verifiers")
     check_recipe(recipe)
-    layout, roles = recipe.layout(make_env(recipe.env.name, **recipe.env.options).instructions), seated(recipe)
+    with closing(make_env(recipe.env.name, **recipe.env.options)) as env:
+        layout, roles = recipe.layout(env.instructions), seated(recipe)
     played = two_episodes(recipe.env.name, json.dumps(recipe.env.options), layout, roles)
     assert [{role for turn in each.turns for role in turn.said} for each in played] == [set(roles)] * 2
     assert {turn.decision.choice.written is None for each in played for turn in each.turns} == {
