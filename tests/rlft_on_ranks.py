@@ -111,7 +111,7 @@ def share_episodes(folder: Path) -> None:
 def remembering(folder: Path, *, dies_after: int | None = None, name: str = "memory.jsonl") -> Run:
     """Return a run that is ready to train, with an empty memory in the file ``name``."""
     store = EpisodeStore(folder / name, Header("number_line", {"size": 6}, LAYOUT))
-    memory = GrowingMemory(store, lambda past: Retriever(past, HashingEmbedder()), max_chars=120)
+    memory = GrowingMemory(store, Retriever(store.snapshot(), HashingEmbedder()), max_chars=120)
     seats = [Seat("memory", memory)]
     return run(folder / "run", reflector=None, seats=seats, dies_after=dies_after, **REMEMBERING)
 

@@ -20,7 +20,6 @@ from reflectrl.lm.head import next_logits
 from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Tokens
 
-
 _BLOCK = 128
 """Number of neighbouring tokens whose weights are summed in a large vocabulary, before a draw is looked for."""
 _LARGE = 32 * _BLOCK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -319,7 +319,7 @@ class GrowingMemory(Memory):
 
     Args:
         store: past episodes, which ``remember`` adds to.
-        retriever_of: makes a retriever from a snapshot of the store; called with each new snapshot.
+        retriever: searches the store's episodes, and is renewed when there are more.
         key: see ``Memory``.
         planner: see ``Memory``.
         max_chars: see ``Memory``.
@@ -329,16 +329,14 @@ class GrowingMemory(Memory):
     def __init__(
         self,
         store: Store,
-        retriever_of: Callable[[Sequence[Experience]], Retriever],
+        retriever: Retriever,
         *,
         key: KeySource = "observation",
         planner: KeyWriter | None = None,
         max_chars: int = 2000,
     ) -> None:
-        first = retriever_of(store.snapshot())
-        super().__init__(first, key=key, planner=planner, max_chars=max_chars)
+        super().__init__(retriever, key=key, planner=planner, max_chars=max_chars)
         self._store = store
-        self._retriever_of = retriever_of
         self._met: Mapping[str, Player] = {}
 
     def meet(self, players: Mapping[str, Player]) -> bool:
@@ -362,7 +360,7 @@ class GrowingMemory(Memory):
         self._look_again()
 
     def _look_again(self) -> None:
-        self.retriever = self._retriever_of(self._store.snapshot())
+        self.retriever.renew(self._store.snapshot())
         super().meet(self._met)
 
 
@@ -441,23 +439,20 @@ def remembering(
     section: MemoryPlayerSection, by: Embedders, past: Sequence[Experience], store: Store | None = None
 ) -> Memory:
     """Return the memory that a recipe describes, of ``past`` episodes, or of those in ``store``, which it adds to."""
-
-    def retriever(shown: Sequence[Experience]) -> Retriever:
-        seen = Windows(section.episodes, section.steps)
-        return Retriever(
-            shown,
-            by.texts,
-            weights=section.weights,
-            key_match=section.key_match,
-            action=Windows(section.action_episodes or seen.k, section.action_steps or seen.m),
-            observation=seen,
-            pictures=by.pictures if section.key == "picture" else None,
-            min_score=section.min_score,
-        )
-
+    seen = Windows(section.episodes, section.steps)
+    retriever = Retriever(
+        past if store is None else store.snapshot(),
+        by.texts,
+        weights=section.weights,
+        key_match=section.key_match,
+        action=Windows(section.action_episodes or seen.k, section.action_steps or seen.m),
+        observation=seen,
+        pictures=by.pictures if section.key == "picture" else None,
+        min_score=section.min_score,
+    )
     if store is not None:
         return GrowingMemory(store, retriever, key=section.key, max_chars=section.max_chars)
-    return Memory(retriever(past), key=section.key, max_chars=section.max_chars)
+    return Memory(retriever, key=section.key, max_chars=section.max_chars)
 
 
 def make(section: MemoryPlayerSection, bench: Bench) -> Player | None:

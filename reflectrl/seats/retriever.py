@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import Annotated, Literal, Protocol, get_args
 
 import numpy as np
@@ -55,19 +56,47 @@ class Column:
     ) -> None:
         self.embedder = embedder
         """Embeds queries, too."""
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(t for row in rows for t in row if t))}
-        found = [[(place, numbers[text]) for place, text in enumerate(row) if text] for row in rows]
-        self.counts: Indexes = np.array([len(row) for row in found], np.int64)
+        self._by, self._first_word = by, first_word
+        self._numbers: dict[str, int] = {}
+        self._vectors = self._room = np.zeros((0, 0), np.float32)
+        self._holders: dict[str, Indexes] = {}
+        self.counts: Indexes = np.zeros(0, np.int64)
         """(N,) number of texts of each episode."""
+        self._places, self._texts = self.counts, self.counts
+        self.renew(self.counts, rows)
+
+    def renew(self, kept: Indexes, rows: Sequence[Sequence[str]]) -> None:
+        """Keep the episodes ``kept`` alone, in this order, and add those with the texts ``rows`` behind them."""
+        new = list(dict.fromkeys(text for row in rows for text in row if text and text not in self._numbers))
+        first = len(self._numbers)
+        self._numbers.update((text, first + place) for place, text in enumerate(new))
+        if self._by != "embed":
+            for word, numbers in _holders(new, self._first_word).items():
+                self._holders[word] = np.append(self._holders.get(word, numbers[:0]), first + numbers)
+        if self._by != "lexical" and new:
+            self._append(self.embedder.embed(new))
+        found = [[(place, self._numbers[text]) for place, text in enumerate(row) if text] for row in rows]
+        pairs = np.array([pair for row in found for pair in row], np.int64).reshape(-1, 2)
+        counts = self.counts[kept]
+        # the texts of kept episode i begin at starts[i], and will begin at the sum of the counts before it
+        starts = (np.cumsum(self.counts) - self.counts)[kept] - (np.cumsum(counts) - counts)
+        texts = np.repeat(starts, counts) + np.arange(counts.sum())
+        self._places = np.append(self._places[texts], pairs[:, 0])
+        self._texts = np.append(self._texts[texts], pairs[:, 1])
+        self.counts = np.append(counts, np.array([len(row) for row in found], np.int64))
+        self._starts: Indexes = np.cumsum(self.counts) - self.counts
         self.held: Numbers = (self.counts > 0).astype(np.float32)
         """(N,) 1 for an episode with texts, else 0."""
-        self._starts: Indexes = np.cumsum(self.counts) - self.counts
-        self._places: Indexes = np.array([place for row in found for place, _ in row], np.int64)
-        self._texts: Indexes = np.array([text for row in found for _, text in row], np.int64)
-        self._different = len(numbers)
-        self._vectors = embedder.embed(list(numbers)) if by != "lexical" else np.zeros((0, 0), np.float32)
-        self._first_word = first_word
-        self._holders: dict[str, Indexes] | None = None if by == "embed" else _holders(list(numbers), first_word)
+
+    def _append(self, vectors: Numbers) -> None:
+        first, count = len(self._vectors), len(self._vectors) + len(vectors)
+        if count > len(self._room):
+            room = np.empty((count + first // 2, vectors.shape[1]), np.float32)  # so that growing copies few vectors
+            if first:
+                room[:first] = self._vectors
+            self._room = room
+        self._room[first:count] = vectors
+        self._vectors = self._room[:count]
 
     def similarities(self, text: str, vector: Numbers) -> Numbers:
         """Return the similarities of a query to all texts, episode after episode.
@@ -77,10 +106,12 @@ class Column:
             vector: (width,) embedding of the query.
 
         """
-        if self._holders is None:
-            return (self._vectors @ vector)[self._texts]
+        # unlike ``@``, it rounds a row alike wherever it stands: a memory that grew says what one made at once says
+        embedded = np.einsum("ij,j->i", self._vectors, vector) if len(self._vectors) else None
+        if self._by == "embed" and embedded is not None:
+            return embedded[self._texts]
         shared = self._shared_words(text)
-        return (np.maximum(shared, self._vectors @ vector) if len(self._vectors) else shared)[self._texts]
+        return (shared if embedded is None else np.maximum(shared, embedded))[self._texts]
 
     def best(self, similarities: Numbers) -> Numbers:
         """Return the similarity of the nearest text in each episode: (N,), 0 for an episode without texts."""
@@ -98,10 +129,10 @@ class Column:
 
     def _shared_words(self, text: str) -> Numbers:
         """Return the fraction of the query's words that each text holds; for first words, 1 if both agree."""
-        shared = np.zeros(self._different, np.float32)
+        shared = np.zeros(len(self._numbers), np.float32)
         asked = dict.fromkeys(words(text)[:1] if self._first_word else words(text))
         for word in asked:
-            shared[(self._holders or {}).get(word, [])] += 1 / len(asked)
+            shared[self._holders.get(word, [])] += 1 / len(asked)
         return shared
 
 
@@ -231,24 +262,36 @@ class Retriever:
         min_score: float = -1.0,
     ) -> None:
         need_one_of("key_match", key_match, get_args(KeyMatch))
-        self.experiences = tuple(experiences)
         self._embedder = embedder
         self.pictures = pictures
         self._windows = {"action": action, "observation": observation, "picture": observation}
         self._min_score = min_score
         self._key_weight = weights.key
-        tasks = {
-            name: (weight, Column([[getattr(each, name)] for each in self.experiences], embedder))
+        self._key_match = key_match
+        self.experiences: tuple[Experience, ...] = ()
+        self._tasks = {
+            name: (weight, Column([], embedder))
             for name in ("task", "task_type", "plan")
             if (weight := getattr(weights, name)) > 0
         }
+        self._columns: dict[str, Column] = {}
+        self.renew(experiences)
+
+    def renew(self, experiences: Sequence[Experience]) -> None:
+        """Search in other episodes; of those that come first and are held already, nothing is computed again."""
+        places = {id(each): place for place, each in enumerate(self.experiences)}
+        held = [places[id(each)] for each in takewhile(lambda each: id(each) in places, experiences)]
+        kept, new = np.array(held, np.int64), experiences[len(held) :]
+        for name, (_, column) in self._tasks.items():
+            column.renew(kept, [[getattr(each, name)] for each in new])
+        for kind, column in self._columns.items():
+            column.renew(kept, self._texts(kind, new))
+        self.experiences = tuple(experiences)
         # not a method: the cache would hold the retriever, so that its vectors outlived it
-        self._compared = lru_cache(EPISODES_KEPT)(partial(_compare, tasks, embedder, len(self.experiences)))
+        self._compared = lru_cache(EPISODES_KEPT)(partial(_compare, self._tasks, self._embedder, len(experiences)))
         self._of_task: dict[str, list[int]] = {}
         for number, each in enumerate(self.experiences):
             self._of_task.setdefault(each.task_id, []).append(number)
-        self._key_match = key_match
-        self._columns: dict[str, Column] = {}
 
     def retrieve(self, query: Query) -> list[Window]:
         """Return the windows for ``query``, best first; at most ``k``, fewer for a memory of fewer episodes.
@@ -291,20 +334,24 @@ class Retriever:
     def _column(self, kind: str) -> Column:
         """Return what the steps of past episodes have to compare with keys of a kind; embedded for the first one."""
         if kind not in self._columns:
-            self._columns[kind] = self._embedded(kind)
+            embeds = self._embedder if kind != "picture" else self.pictures
+            if embeds is None:
+                raise InvalidInput(
+                    "a key is a picture, but the retriever was given nothing that embeds any; set pictures."
+                )
+            by: KeyMatch = self._key_match if kind != "picture" else "embed"
+            texts = self._texts(kind, self.experiences)
+            self._columns[kind] = Column(texts, embeds, by=by, first_word=kind == "action")
         return self._columns[kind]
 
-    def _embedded(self, kind: str) -> Column:
-        steps, pictures, by = [each.steps for each in self.experiences], self.pictures, self._key_match
+    def _texts(self, kind: str, experiences: Sequence[Experience]) -> list[list[str]]:
+        """Return what the steps of episodes have to compare with a key of a kind; of pictures, their names."""
         if kind == "action":
-            return Column([[s.action for s in row] for row in steps], self._embedder, by=by, first_word=True)
+            return [[step.action for step in each.steps] for each in experiences]
         if kind == "observation":
-            return Column([[s.observation for s in row] for row in steps], self._embedder, by=by)
-        if pictures is None:
-            raise InvalidInput("a key is a picture, but the retriever was given nothing that embeds any; set pictures.")
-        return Column(
-            [[pictures.name(s.images) if isinstance(s, PicturedStep) else "" for s in row] for row in steps], pictures
-        )
+            return [[step.observation for step in each.steps] for each in experiences]
+        name = (lambda _: "") if self.pictures is None else self.pictures.name
+        return [[name(s.images) if isinstance(s, PicturedStep) else "" for s in each.steps] for each in experiences]
 
     def _ranked(self, scores: Numbers, among: Indexes, k: int) -> list[tuple[int, float]]:
         """Return the ``k`` best episodes with their scores; of equal ones, the older come first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -106,10 +107,8 @@ def fresh_episodes(
     """Return the episodes to play in an iteration; they depend on seed, iteration, process and failure rates."""
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
     choices = curriculum.stage.choose(env)
-    groups = [
-        choices[_draw(choices, curriculum.failures, args.task_priority, rng)]
-        for _ in range(args.episodes // args.episodes_per_task)
-    ]
+    sums = _summed(choices, curriculum.failures)
+    groups = [choices[_draw(sums, args.task_priority, rng)] for _ in range(args.episodes // args.episodes_per_task)]
     tasks = [task for task in groups for _ in range(args.episodes_per_task)]
     return [
         Episode(task, derive_seed(args.seed, "episode", iteration, rank, number)) for number, task in enumerate(tasks)
@@ -122,8 +121,8 @@ def replayed_episodes(
     """Draw past episodes for an update without replacement, with the same task priority as fresh episodes."""
     left, drawn = [*replay], list[Trajectory]()
     while left and args.replay is not None and len(drawn) < args.replay.episodes:
-        tasks = [episode.task for episode in left]
-        drawn.append(left.pop(_draw(tasks, curriculum.failures, args.task_priority, rng)))
+        sums = _summed([episode.task for episode in left], curriculum.failures)
+        drawn.append(left.pop(_draw(sums, args.task_priority, rng)))
     return drawn
 
 
@@ -134,10 +133,13 @@ def _chances(tasks: Sequence[Task], failures: Mapping[str, float], priority: flo
     return [(1 - priority) / len(tasks) + priority * rate / total for rate in rates]
 
 
-def _draw(tasks: Sequence[Task], failures: Mapping[str, float], priority: float, rng: random.Random) -> int:
+def _summed(tasks: Sequence[Task], failures: Mapping[str, float]) -> list[float]:
+    """Return the sum of the failure rates of the tasks up to each."""
+    return list(accumulate(failures.get(task.id, 1.0) for task in tasks))
+
+
+def _draw(sums: Sequence[float], priority: float, rng: random.Random) -> int:
     """Draw the position of a task, uniformly or, with probability ``priority``, in proportion to its failure rate."""
-    if priority and rng.random() < priority:
-        weights = [failures.get(task.id, 1.0) for task in tasks]
-        if any(weights):
-            return rng.choices(range(len(tasks)), weights)[0]
-    return rng.randrange(len(tasks))
+    if priority and rng.random() < priority and sums[-1]:
+        return rng.choices(range(len(sums)), cum_weights=sums)[0]
+    return rng.randrange(len(sums))

@@ -12,11 +12,12 @@ from transformers.pytorch_utils import Conv1D
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import action_distribution
-from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.head import add_choice_head, next_logits
 from reflectrl.lm.load import adopt_kernels
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.reuse import refusal
 from reflectrl.lm.section import ModelSection
+from reflectrl.lm.sequences import read_tree
 
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]
 
@@ -42,6 +43,23 @@ def test_the_fused_activation_of_gpt2_computes_the_same():
     torch.testing.assert_close(probabilities(fused), probabilities(plain), rtol=0, atol=1e-6)
     for name, weight in plain.named_parameters():
         torch.testing.assert_close(dict(fused.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [40, 400])  # attention in float32, and in bfloat16
+def test_a_tree_in_bfloat16_has_the_gradients_of_float32_up_to_rounding(length):
+    rows = [(*(1 + place % 9 for place in range(length)), 1 + row) for row in range(3)]
+    norms = []
+    for compute in ("float32", "bfloat16"):
+        model = language_model("llama", max_position_embeddings=512)
+        adopt_kernels(model, ModelSection(compute=compute))
+        tree = read_tree(rows, model)
+        assert (tree.extra["paths"].keys.size(1) < 256) is (length == 40)
+        next_logits(model, tree).log_softmax(-1)[:, 0].sum().backward()
+        norms.append({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
+    exact, cast = norms
+    assert exact.keys() == cast.keys()
+    for name, slope in exact.items():
+        assert 0 < (cast[name] - slope).norm() < 0.1 * slope.norm() + 1e-6, name
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "llama"])

@@ -182,6 +182,40 @@ def test_a_query_finds_what_comparing_one_by_one_does(embedder):
         assert all(math.isclose(each.score, scores[n], abs_tol=2e-6) for each, n in zip(found, order, strict=True))
 
 
+@pytest.mark.parametrize("match", ["embed", "lexical", "hybrid"])
+def test_a_renewed_retriever_finds_what_a_new_one_would(match):
+    class Counting(HashingEmbedder):
+        asked = 0
+
+        def embed(self, texts):
+            self.asked += len(texts)
+            return super().embed(texts)
+
+    rng, things = random.Random(1), [f"thing{number}" for number in range(30)]
+
+    def some(count):
+        steps = [
+            [(f"take {rng.choice(things)}", rng.choice(["", "a cup", *things])) for _ in range(4)] for _ in range(count)
+        ]
+        return [past(f"put {rng.choice(things)}", *each) for each in steps]
+
+    logs, embedder = some(40), Counting()
+    queries = [
+        Query("put thing1", key=Key(kind, f"take {thing}")) for kind in ("action", "observation") for thing in things
+    ]
+    queries += [Query("put thing2"), Query("put thing3", plan="none", task_id=logs[-1].task_id)]
+    grown = Retriever([], embedder, key_match=match)
+    for _ in range(6):
+        grown.renew(logs)
+        new = Retriever(logs, HashingEmbedder(), key_match=match)
+        assert [grown.retrieve(query) for query in queries] == [new.retrieve(query) for query in queries]
+        logs = [each for each in logs if rng.random() < 0.8] + some(10)
+    before = embedder.asked
+    grown.renew(logs)
+    grown.renew(logs[::2])
+    assert embedder.asked - before < 30  # the texts of the ten new episodes
+
+
 def test_a_retriever_that_is_replaced_frees_its_vectors_at_once():
     retriever = Retriever([past("put a mug", ("take mug", "a mug"))], HashingEmbedder())
     retriever.retrieve(Query("put a mug"))
