@@ -1,28 +1,32 @@
 """Turn the two dials of the safe, and measure when reflections pay: how far an action is computed, and remembered.
 
-    python benchmarks/dials.py --out /tmp/dials                # both dials, seeds 0 to 2: hours
+    python benchmarks/dials.py --out /tmp/dials                # everything, seeds 0 to 2: hours
     python benchmarks/dials.py turns --seeds 0 --out /tmp/dials
 
 ``turns`` is how many numbers have to be added, one after the other, from the state to the action; ``wheels`` is how
-many numbers a note holds that only the first state shows, three bits each. Policies without reflections learn from
-12,000 rows, those that read some from 40. A finished run is not run again.
+many numbers a note holds that only the first state shows, three bits each. ``kind`` tries the rule that they gave on
+the puzzles of ``puzzles.py``, for each of which it was written down before what should come out. Policies without
+reflections learn from 12,000 rows, those that read some from 40. A finished run is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from arms import ONE_THREAD, table
+from arms import HERE, ONE_THREAD, table
 from learning import sitting
+from puzzles import PREDICTED
 from transformers import AutoTokenizer
 
 from reflectrl.core.run_files import eval_episodes_file
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.compare import Rows
+from reflectrl.report.gain import Interval, change_over_runs
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
@@ -40,9 +44,10 @@ WHOLE = (
 LAYERS = "model.builtin.layers"
 REFLECTOR = "reflector_model={builtin: {layers: 2, width: 64, heads: 4, vocabulary: 384, pieces: words}}"
 """The reflector has two layers whatever the policy has."""
-DIALS: dict[str, tuple[str, Sequence[int]]] = {
+DIALS: dict[str, tuple[str, Sequence[int | str]]] = {
     "turns": ("safe/nano", (1, 2, 3, 5)),
     "wheels": ("safe/note", (2, 4, 8)),
+    "kind": ("safe/nano", tuple(PREDICTED)),
 }
 """Recipe and settings of each dial."""
 ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -57,6 +62,10 @@ ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         "past states": ("transitions", LEARNED),
         "carried reflections": ("", ()),
     },
+    "kind": {
+        "none": ("no_reflection", ("env.name=puzzles:Puzzles", *LEARNED)),
+        "reflections": ("", ("env.name=puzzles:Puzzles",)),
+    },
 }
 """Arms of each dial: an arm of its recipe, and overrides."""
 
@@ -64,6 +73,7 @@ ARMS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
 def plan(dial: str, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
     """Return the runs of a dial, seed by seed."""
     recipe, settings = DIALS[dial]
+    paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     planned = [
         run
         for setting in settings
@@ -73,11 +83,15 @@ def plan(dial: str, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
             f"{dial}{setting}-{number}",
             f"{recipe}_{arm}" if arm else recipe,
             seeds,
-            overrides=(f"env.options.{dial}={setting}", *WHOLE, *overrides),
-            environment=ONE_THREAD,
+            overrides=(_turned(dial, setting), *WHOLE, *overrides),
+            environment={**ONE_THREAD, "PYTHONPATH": paths},
         )
     ]
     return sorted(planned, key=lambda run: int(run.folder.name.rpartition("seed")[2]))
+
+
+def _turned(dial: str, setting: int | str) -> str:
+    return f"env.options={{kind: {setting}}}" if dial == "kind" else f"env.options.{dial}={setting}"
 
 
 def report(dial: str, runs: Sequence[RunData]) -> str:
@@ -86,17 +100,33 @@ def report(dial: str, runs: Sequence[RunData]) -> str:
     For ``wheels``, cells end with the tokens that the policy reads a step, menu included.
     """
     _, settings = DIALS[dial]
-    lines = [
-        [
-            title,
-            *(
-                _cell(dial, [run for run in runs if run.name.startswith(f"{dial}{each}-{number}-")])
-                for each in settings
-            ),
-        ]
-        for number, title in enumerate(ARMS[dial])
-    ]
-    return table((dial, *map(str, settings)), lines)
+    of = {
+        (each, number): [run for run in runs if run.name.startswith(f"{dial}{each}-{number}-")]
+        for each in settings
+        for number in range(len(ARMS[dial]))
+    }
+    lines = [[title, *(_cell(dial, of[each, number]) for each in settings)] for number, title in enumerate(ARMS[dial])]
+    said = table((dial, *map(str, settings)), lines)
+    return (
+        said if dial != "kind" else f"{said}\n\n{_hits({str(each): (of[each, 0], of[each, 1]) for each in settings})}"
+    )
+
+
+def _hits(sides: Mapping[str, tuple[Sequence[RunData], Sequence[RunData]]]) -> str:
+    """Return what reflections were worth in each kind, and how often that was predicted; runs without, and with."""
+    lines, hits, counted = [], 0, 0
+    for kind, (without, having) in sides.items():
+        if not without or len(without) != len(having):
+            continue
+        before, after = (
+            [Interval.of(Rows("rlft").of(run)["rlft"].metrics) for run in runs] for runs in (without, having)
+        )
+        gain = change_over_runs(after, before)
+        hits += gain.is_clear and PREDICTED[kind] == (gain.mean > 0)
+        counted += gain.is_clear
+        lines.append([kind, "pays" if PREDICTED[kind] else "does not pay", gain.points])
+    rows = table(("kind", "predicted", "reflections are worth"), lines)
+    return f"{rows}\n\npredicted: {hits} of the {counted} whose interval excludes 0"
 
 
 def _cell(dial: str, runs: Sequence[RunData]) -> str:
@@ -118,7 +148,7 @@ def prompt_tokens(run: RunData) -> float:
 def main() -> int:
     """Run what is missing, and print the tables of all finished runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dial", nargs="*", choices=(*DIALS, []), help="of turns and wheels; both by default")
+    parser.add_argument("dial", nargs="*", choices=(*DIALS, []), help="of turns, wheels and kind; all by default")
     parser.add_argument("--seeds", default="0-2", help="such as 0-2 or 0,5 (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run folders")
