@@ -45,7 +45,7 @@ LAYERS = "model.builtin.layers"
 REFLECTOR = "reflector_model={builtin: {layers: 2, width: 64, heads: 4, vocabulary: 384, pieces: words}}"
 """The reflector has two layers whatever the policy has."""
 DIALS: dict[str, tuple[str, Sequence[int | str]]] = {
-    "turns": ("safe/nano", (1, 2, 3, 5)),
+    "turns": ("safe/nano", (1, 2, 3)),
     "wheels": ("safe/note", (2, 4, 8)),
     "kind": ("safe/nano", tuple(PREDICTED)),
 }
