@@ -30,7 +30,7 @@ from reflectrl.envs.auto_explore.files import readable_files
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode
-from reflectrl.rollout.fixed import play_all
+from reflectrl.rollout.loop import play_all
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -43,7 +43,7 @@ from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Policy
 from reflectrl.report.series import mean_interval
 from reflectrl.rollout import Episode
-from reflectrl.rollout.fixed import play_all
+from reflectrl.rollout.loop import play_all
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.table import Seat
 

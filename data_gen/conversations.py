@@ -31,7 +31,7 @@ from reflectrl.core.files import check_output, read_text
 from reflectrl.core.jsonl import read_json, read_jsonl
 from reflectrl.core.text import counted, one_line, shown
 from reflectrl.data_gen.demonstrations import samples_of
-from reflectrl.data_gen.samples import write_samples
+from reflectrl.data_gen.rows import write_samples
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import index_of
 from reflectrl.prompts.views import MenuView, View

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from reflectrl.core import NatLangEnv, Task
-from reflectrl.core.event_loop import run_async
 from reflectrl.core.messages import Messages
-from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
-from reflectrl.data_gen.teachers import Advice, Request, expert_action
+from reflectrl.core.stop import run_async
+from reflectrl.data_gen.episodes import Advice, Request, Teaching, expert_action, play_teacher_episode
 from reflectrl.endpoint.account import Tokens
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import TeacherPrompts, make_menu

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.event_loop import run_async
 from reflectrl.core.extras import Inquiry
 from reflectrl.core.messages import BadReply
 from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import CALLS, DATASET
+from reflectrl.core.stop import run_async
 from reflectrl.data_gen.cost import estimate_files
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal, RejectedReply

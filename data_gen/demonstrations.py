@@ -17,7 +17,7 @@ from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
 from reflectrl.core.files import check_output
 from reflectrl.core.jsonl import drop_unfinished_line, dump_line
 from reflectrl.core.promises import wrong_observation
-from reflectrl.data_gen.samples import FORMAT, Sample, append_samples, past_states, read_samples
+from reflectrl.data_gen.rows import FORMAT, Sample, append_samples, past_states, read_samples
 from reflectrl.prompts.chats import read_reflection
 from reflectrl.rollout.record import Header
 

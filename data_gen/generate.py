@@ -15,10 +15,10 @@ from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
 from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
-from reflectrl.core.event_loop import run_async
 from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import CALLS, DEMONSTRATIONS, NEGATIVES, TEACHER, sft_rows_file
 from reflectrl.core.seeds import derive_seed
+from reflectrl.core.stop import run_async
 from reflectrl.data_gen.cost import CallEstimate, estimate_teacher_calls
 from reflectrl.data_gen.dataset import Progress, build_dataset
 from reflectrl.data_gen.demonstrations import (
@@ -28,8 +28,18 @@ from reflectrl.data_gen.demonstrations import (
     other_options,
     read_demonstrations,
 )
-from reflectrl.data_gen.episodes import Teaching, play_teacher_episode
+from reflectrl.data_gen.episodes import (
+    ChatTeacher,
+    ExpertTeacher,
+    OracleTeacher,
+    RandomTeacher,
+    Teacher,
+    Teaching,
+    play_teacher_episode,
+)
 from reflectrl.data_gen.rows import (
+    Sample,
+    TeacherEpisode,
     policy_row,
     reflector_row,
     with_misread_states,
@@ -37,9 +47,8 @@ from reflectrl.data_gen.rows import (
     with_wrong_notes,
     words_in_view,
     write_rows,
+    write_samples,
 )
-from reflectrl.data_gen.samples import Sample, TeacherEpisode, write_samples
-from reflectrl.data_gen.teachers import ChatTeacher, ExpertTeacher, OracleTeacher, RandomTeacher, Teacher
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.endpoint.journal import Journal
 from reflectrl.prompts import TeacherPrompts

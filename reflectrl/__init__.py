@@ -23,8 +23,8 @@ from reflectrl.core import (
     make_env,
     register_env,
 )
-from reflectrl.core.display import Drawn
 from reflectrl.core.origin import VERSION as __version__
+from reflectrl.core.types import Drawn
 
 if TYPE_CHECKING:
     from reflectrl.config import Recipe, load_recipe
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from reflectrl.prompts.players import Player, Policy
     from reflectrl.prompts.views import MenuView, View
     from reflectrl.rollout import Episode, policy_views
-    from reflectrl.rollout.fixed import evaluate
+    from reflectrl.rollout.loop import evaluate
     from reflectrl.seats.others import RandomPolicy
     from reflectrl.seats.table import Seat
     from reflectrl.training.config import ReflectRLConfig
@@ -133,7 +133,7 @@ _HOMES = {
     "ValueHead": "reflectrl.config.advantage",
     "View": "reflectrl.prompts.views",
     "compare": "reflectrl.pipeline.run",
-    "evaluate": "reflectrl.rollout.fixed",
+    "evaluate": "reflectrl.rollout.loop",
     "load_agent": "reflectrl.pipeline.agent",
     "load_recipe": "reflectrl.config",
     "policy_views": "reflectrl.rollout",

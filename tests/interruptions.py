@@ -13,9 +13,9 @@ from trained_runs import play_stages
 from warm_processes import WarmProcess, command_line
 
 from reflectrl.config import Recipe, dump_recipe, load_recipe
-from reflectrl.core.event_loop import run_async
 from reflectrl.core.messages import Messages
 from reflectrl.core.run_files import METRICS
+from reflectrl.core.stop import run_async
 from reflectrl.endpoint.account import Account, Price
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint

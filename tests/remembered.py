@@ -11,8 +11,7 @@ from records import chose
 from reflectrl.core import Observation, Task, Trajectory, Turn, Utterance
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import State, View
-from reflectrl.rollout.record import Header
-from reflectrl.rollout.store import EpisodeStore
+from reflectrl.rollout.record import EpisodeStore, Header
 from reflectrl.seats.embedders import HashingEmbedder, words
 from reflectrl.seats.experience import Experience, PastStep
 from reflectrl.seats.table import view

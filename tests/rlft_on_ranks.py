@@ -27,13 +27,12 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.load import LanguageModel
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout.record import Header
-from reflectrl.rollout.store import EpisodeStore
+from reflectrl.rollout.record import EpisodeStore, Header
 from reflectrl.seats.embedders import HashingEmbedder
 from reflectrl.seats.memory import GrowingMemory
-from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.retriever import Retriever
+from reflectrl.seats.served import PolicyServer
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.learner import episodes_of_ranks

@@ -22,8 +22,7 @@ from reflectrl.core import EpisodeFailed, InvalidInput, register_env
 from reflectrl.core.run_files import training_episodes_file
 from reflectrl.lm.load import LanguageModel, new_model, save_model
 from reflectrl.lm.section import ModelSection
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerLimits, WorkerPool
 from reflectrl.rollout.record import read_trajectories
 
 ROOT = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player
 from reflectrl.rollout.iteration import Iteration
-from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ExpertReflector
+from reflectrl.seats.served import PolicyServer
 from reflectrl.seats.table import Seat
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.learner import MakeOptimizer, adamw

@@ -35,7 +35,6 @@ API = {
         "Memory",
         [
             "reflectrl.seats.experience",
-            "reflectrl.rollout.store",
             "reflectrl.seats.embedders",
             "reflectrl.seats.neural",
             "reflectrl.seats.retriever",
@@ -43,7 +42,7 @@ API = {
     ),
     "raters": (
         "Raters",
-        ["reflectrl.prompts.rating", "reflectrl.lm.judge", "reflectrl.rollout.agreement"],
+        ["reflectrl.prompts.rating", "reflectrl.rollout.agreement"],
     ),
     "data": (
         "Recipes and data",
@@ -61,7 +60,7 @@ API = {
         [
             "reflectrl.training.config",
             "reflectrl.training.rlft",
-            "reflectrl.training.curriculum",
+            "reflectrl.training.validation",
             "reflectrl.training.objective",
             "reflectrl.training.sft",
         ],
@@ -70,7 +69,7 @@ API = {
         "Pipeline",
         [
             "reflectrl.pipeline.run",
-            "reflectrl.rollout.fixed",
+            "reflectrl.rollout.loop",
             "reflectrl.pipeline",
             "reflectrl.pipeline.agent",
             "reflectrl.report",
@@ -78,7 +77,7 @@ API = {
     ),
     "sharing": (
         "Sharing and serving",
-        ["reflectrl.share.export", "reflectrl.share.server", "reflectrl.share.wire", "reflectrl.cli.new_env"],
+        ["reflectrl.share.export", "reflectrl.share.server", "reflectrl.share.wire", "reflectrl.cli.envs"],
     ),
 }
 """Page to its title and modules."""

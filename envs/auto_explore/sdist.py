@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.addresses import without_credentials
-from reflectrl.core.child_environment import child_environment
+from reflectrl.core.foreign import child_environment
 from reflectrl.core.text import first_line
 
 if TYPE_CHECKING:

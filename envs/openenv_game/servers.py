@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from reflectrl.core import InvalidInput
-from reflectrl.core.child_environment import child_environment
+from reflectrl.core.foreign import child_environment
 
 SESSIONS = "64"
 """Maximum number of sessions of a server, where its package takes that from ``MAX_CONCURRENT_ENVS``."""

@@ -9,7 +9,7 @@ from typing import Any
 import verifiers as vf
 from verifiers.types import Response, ResponseMessage
 
-from reflectrl.core.event_loop import run_async
+from reflectrl.core.stop import run_async
 
 
 class Rollouts(vf.Client):

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from reflectrl.config.budget import note_stated
-from reflectrl.config.schema import Recipe, in_full, trackers_in_full
+from reflectrl.config.env_check import unused_settings
+from reflectrl.config.schema import Recipe, in_full, note_stated, trackers_in_full
 from reflectrl.config.spending import endpoints_of, price_mistakes
 from reflectrl.config.training import RLFTSettings
 from reflectrl.config.trust import check_trust, for_play
-from reflectrl.config.unused import unused_settings
 from reflectrl.config.yaml_text import read_yaml
 from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.addresses import section_at

@@ -15,11 +15,9 @@ from typing import Any, SupportsFloat
 import gymnasium
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from reflectrl.core.border import called
-from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import EnvFailed, InvalidInput, passes
+from reflectrl.core.env import NatLangEnv, Recreated
+from reflectrl.core.errors import EnvFailed, InvalidInput, called, passes
 from reflectrl.core.foreign import message_of
-from reflectrl.core.recreated import Recreated
 from reflectrl.core.registry import check_constructed
 from reflectrl.core.text import counted, holds, shortened, shown
 from reflectrl.core.types import SPLITS, Observation, Outcome, Task

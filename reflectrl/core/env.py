@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
 from gymnasium.utils import seeding
 
-from reflectrl.core.border import Border, called, place_of
-from reflectrl.core.errors import EnvFailed, InvalidInput, WorkFailed, nearest
+from reflectrl.core.errors import Border, EnvFailed, InvalidInput, WorkFailed, called, nearest, place_of
 from reflectrl.core.extras import Extras, TextSpace
 from reflectrl.core.promises import (
     phrases,
@@ -32,8 +31,32 @@ from reflectrl.core.promises import (
     wrong_reading,
     wrong_tasks,
 )
-from reflectrl.core.recreated import Recreated
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
+
+
+class Recreated:
+    """Base class of objects whose resources (files, engines, processes) cannot be copied but can be created again.
+
+    A subclass defines ``__getstate__`` and ``__setstate__`` for the state that a new object lacks to be equal to the
+    original. ``gymnasium.utils.EzPickle`` is similar, but each class has to call it, and a copy has the initial state.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Create the object and store the arguments, which the constructor receives next."""
+        made = super().__new__(cls)
+        made._made_with = args, options
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the call by which ``copy`` and ``pickle`` construct the object again."""
+        return _make, (type(self), *self._made_with), self.__getstate__()
+
+
+def _make(cls: type[Recreated], args: Sequence[Any], options: Mapping[str, Any]) -> Recreated:
+    return cls(*args, **options)
+
 
 _T = TypeVar("_T")
 _COPIED = ("spec", "observation_space", "action_space", "_np_random", "_np_random_seed")

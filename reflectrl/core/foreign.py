@@ -1,9 +1,11 @@
-"""Errors of code that others wrote, such as environments: which of them end the program, and what they say.
+"""Code that others wrote: what its errors say and which of them end the program, and what its programs are told.
 
-Nothing is certain about them: their class may be any subclass of ``BaseException``, and ``str`` may raise.
+Nothing is certain about the errors: their class may be any subclass of ``BaseException``, and ``str`` may raise.
 """
 
 from __future__ import annotations
+
+import os
 
 
 def is_signal(error: BaseException) -> bool:
@@ -19,3 +21,20 @@ def message_of(error: BaseException) -> str:
         if isinstance(broken, KeyboardInterrupt) or is_signal(broken):
             raise
         return f"its message cannot be printed, since __str__ raises {type(broken).__name__}"
+
+
+_NEEDED = {
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV"),
+    *("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "XDG_CACHE_HOME", "NETRC"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+}
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """Return the variables for a program of others: paths, language, proxies, certificates and pip's, with ``changes``.
+
+    These may be the keys that the user gives that program.
+    """
+    needed = {name: value for name, value in os.environ.items() if name in _NEEDED or name.startswith("PIP_")}
+    return {**needed, **changes}

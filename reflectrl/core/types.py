@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from reflectrl.core.display import Drawn
+
+class Drawn:
+    """Base class of values that are drawn by a room above those in which they are made."""
+
+    as_html: ClassVar[Callable[[Any], str]]
+    """Draws a value; set by the package root."""
+
+    def _repr_html_(self) -> str:
+        return Drawn.as_html(self)
+
 
 SPLITS = ("train", "validation", "test")
 NO_MENU = -1

@@ -13,9 +13,8 @@ from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.event_loop import run_async
 from reflectrl.core.messages import BadReply, LabelChat, Messages, TokenPrompt, asked_again
-from reflectrl.core.stop import tell_user
+from reflectrl.core.stop import run_async, tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
 from reflectrl.endpoint.api import Api, Dialect, hang_up
 from reflectrl.endpoint.endpoint import TIMEOUT_S, Endpoint

@@ -24,9 +24,8 @@ from transformers import PreTrainedModel
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.foreign import message_of
-from reflectrl.lm.path_attention import Paths, attending
 from reflectrl.lm.seeding import seeded
-from reflectrl.lm.sequences import Inputs, Tokens, padded
+from reflectrl.lm.sequences import Inputs, Paths, Tokens, attending, padded
 
 _log = logging.getLogger(__name__)
 _LENGTHS = (6, 4, 2)

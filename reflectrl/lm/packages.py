@@ -27,9 +27,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.child_environment import child_environment
 from reflectrl.core.files import in_one_move
-from reflectrl.core.foreign import message_of
+from reflectrl.core.foreign import child_environment, message_of
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import counted, first_line
 from reflectrl.lm.section import Package, is_gguf, package_of

@@ -42,7 +42,7 @@ from reflectrl.pipeline.team import Team
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.report.judged import judged_steps, shares, taught_prompts
 from reflectrl.rollout import Episode
-from reflectrl.rollout.fixed import fixed_episodes, play_all
+from reflectrl.rollout.loop import fixed_episodes, play_all
 from reflectrl.rollout.protocol import Reset
 from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
 from reflectrl.rollout.results import (

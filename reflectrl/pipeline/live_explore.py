@@ -109,7 +109,7 @@ def explore(
 
 def person() -> ExplorePlayers:
     """Return a person at the keyboard, who sees the menu, and on the screen what was played."""
-    from reflectrl.seats.human import HumanPolicy
+    from reflectrl.seats.others import HumanPolicy
 
     layout = PromptFormat(_env().instructions, history=0)
     return ExplorePlayers("you", layout, lambda _: (HumanPolicy(), ()), options=copilot().person_options)

@@ -75,7 +75,7 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
         reflects: ask the person for reflections, with the expert's as a suggestion.
 
     """
-    from reflectrl.seats.human import HumanPolicy, HumanReflector
+    from reflectrl.seats.others import HumanPolicy, HumanReflector
 
     policy = HumanPolicy()
     reflector = HumanReflector(policy) if reflects else ExpertReflector() if hints else None

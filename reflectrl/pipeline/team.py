@@ -55,8 +55,7 @@ from reflectrl.pipeline.launch import is_main_process, process_count, process_ra
 from reflectrl.pipeline.preflight import reflector_recipe
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.prompts.players import Player, Policy
-from reflectrl.rollout.record import Header, read_trajectories
-from reflectrl.rollout.store import EpisodeStore
+from reflectrl.rollout.record import EpisodeStore, Header, read_trajectories
 from reflectrl.seats import SEATS
 from reflectrl.seats.base import SERVER, FrozenModel, Meets, SeatKind, SeatSection
 from reflectrl.seats.experience import Experience, experiences
@@ -64,10 +63,9 @@ from reflectrl.seats.memory import SEAT as MEMORY_SEAT
 from reflectrl.seats.memory import Embedders, MemoryPlayerSection, remembering
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy, RemotePolicy
 from reflectrl.seats.own import own_seat
-from reflectrl.seats.published import PolicyServer
 from reflectrl.seats.reflector import ReflectorPlayerSection, RemoteReflector, ScriptedReflector
 from reflectrl.seats.reflector import make as make_reflector
-from reflectrl.seats.served import check_servers
+from reflectrl.seats.served import PolicyServer, check_servers
 from reflectrl.seats.table import Seat, acting
 
 Replies: TypeAlias = Literal["keep", "reuse", "forget"]

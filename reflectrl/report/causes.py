@@ -25,7 +25,7 @@ from reflectrl.prompts.views import State
 from reflectrl.report.gain import Interval
 from reflectrl.report.runs import RunData
 from reflectrl.report.series import stages, steady_success
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.iteration import wilson_interval
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file
 from reflectrl.seats.table import view

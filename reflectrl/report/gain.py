@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reflectrl.report.series import mean_interval
-from reflectrl.rollout.metrics import Z95, EpisodeMetrics, wilson_interval
+from reflectrl.rollout.iteration import Z95, EpisodeMetrics, wilson_interval
 
 _LEAST = 1e-9  # a probability or its variance, so that intervals in edited files divide by no 0
 

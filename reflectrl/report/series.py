@@ -10,8 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from reflectrl.report.runs import RunData
-from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.iteration import Iteration, wilson_interval
 
 EXACT = ("learning_rate", "entropy_coef")
 """Fields of ``Iteration`` that nothing is averaged over: their running mean would be a value that never held."""

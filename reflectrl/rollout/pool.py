@@ -12,17 +12,58 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from reflectrl.core.border import Border, place_of
+from annotated_types import Ge, Gt
+
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import EnvFailed, EpisodeFailed, InvalidInput, WorkFailed
+from reflectrl.core.errors import Border, EnvFailed, EpisodeFailed, InvalidInput, WorkFailed, place_of
 from reflectrl.core.registry import env_path, make_env
 from reflectrl.core.stop import tell_user
-from reflectrl.rollout.limits import Failures, WorkerLimits
 from reflectrl.rollout.process import WorkerProcess
 from reflectrl.rollout.protocol import Make, need_plain
 from reflectrl.rollout.worker import WorkerEnv, gather
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """Limits of environments in worker processes or in this one, and the answer to a failure."""
+
+    deadline_s: Annotated[float, Gt(0.0)] = 60.0
+    """Maximum duration in seconds of a request to an environment. A worker process is then killed, which is a failure;
+    in the main process (``workers: 0``), an alarm ends the step where ``on_failure`` is drop; else a line names it."""
+    on_failure: Literal["replay", "drop"] = "replay"
+    """Answer to a failure: replay the episode up to that step (in the main process, stop the work), or (in RLFT only)
+    drop the episode."""
+    max_failures: Annotated[int, Ge(0)] = 20
+    """Number of failures that a stage tolerates."""
+    max_memory_mb: Annotated[int, Ge(1)] | None = None
+    """Resident memory of a worker process, in MB, above which the next episode begins in a new process; twice as much
+    is a failure."""
+
+
+class Failures:
+    """Counter of failed requests to environments."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self.limits = limits
+        self.failures = 0
+        """Number of failed requests so far, repeated ones included."""
+
+    def count_failure(self, sentence: str) -> None:
+        """Count a failed request, which ``sentence`` describes.
+
+        Raises:
+            WorkFailed: there were too many.
+
+        """
+        self.failures += 1
+        if self.failures > self.limits.max_failures:
+            raise WorkFailed(
+                f"environments failed {self.failures} times; the limit is {self.limits.max_failures}: {sentence}; "
+                "fix the environment, or raise max_failures."
+            )
 
 
 class WorkerPool(Failures):

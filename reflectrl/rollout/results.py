@@ -9,7 +9,7 @@ from pathlib import Path
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.run_files import VALIDATED, eval_episodes_file
-from reflectrl.rollout.metrics import EpisodeMetrics, episode_metrics, wilson_interval
+from reflectrl.rollout.iteration import EpisodeMetrics, episode_metrics, wilson_interval
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from reflectrl.core.border import place_in_episode
 from reflectrl.core.env import NatLangEnv
-from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed
+from reflectrl.core.errors import EpisodeFailed, InvalidInput, WorkFailed, place_in_episode
 from reflectrl.core.types import Hints, Observation, Outcome, Reading, Task
 from reflectrl.rollout.process import Call, WorkerProcess, progress
 from reflectrl.rollout.protocol import (

@@ -310,7 +310,7 @@ def _player(section: CorrectorPlayerSection, bench: Bench) -> Player:
     if section.player == "rule":
         return RuleCorrector()
     if section.player == "local":
-        from reflectrl.lm.judge import LocalModel
+        from reflectrl.lm.writer import LocalModel
 
         model = bench.frozen_model(section.model, "corrector")
         return LocalCorrector(LocalModel(model.lm, JUDGED, max_length=model.max_length, cue=CUE))

@@ -138,7 +138,7 @@ def _rank(experience: Experience) -> tuple[bool, float, int]:
 
 
 class Store(Protocol):
-    """Protocol of the episodes that a memory adds to; ``reflectrl.rollout.store.EpisodeStore`` is one."""
+    """Protocol of the episodes that a memory adds to; ``reflectrl.rollout.record.EpisodeStore`` is one."""
 
     @property
     def text(self) -> str:

@@ -240,7 +240,7 @@ class LearnedRater:
     """
 
     def __init__(self, model: FrozenModel, questions: Questions) -> None:
-        from reflectrl.lm.judge import LocalModel
+        from reflectrl.lm.writer import LocalModel
 
         self._questions = questions
         self._model = LocalModel(model.lm, questions.scale, max_length=model.max_length)
@@ -254,7 +254,7 @@ class LearnedRater:
 
 def episode_prompt(questions: Questions, view: View) -> Prompt:
     """Return the question for the level of a whole episode as plain text, before a learned rater's answer."""
-    from reflectrl.lm.judge import RATING_CUE
+    from reflectrl.lm.writer import RATING_CUE
 
     scale = questions.scale
     return plain_prompt(questions.whole(view), RATING_CUE, Menu(scale.levels, scale.labels))
@@ -375,7 +375,7 @@ def make(section: RaterPlayerSection, bench: Bench) -> Player:
     if section.player == "learned":
         check_trained_as(section)
         return LearnedRater(frozen, questions)
-    from reflectrl.lm.judge import LocalModel
+    from reflectrl.lm.writer import LocalModel
 
     return Rater(LocalModel(frozen.lm, scale, max_length=frozen.max_length), questions, section.votes)
 

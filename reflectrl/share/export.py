@@ -45,7 +45,7 @@ from reflectrl.pipeline.team import Team
 from reflectrl.prompts.views import MenuView, State
 from reflectrl.report.card import Base, Card, model_card
 from reflectrl.report.runs import read_runs
-from reflectrl.rollout.fixed import fixed_episodes
+from reflectrl.rollout.loop import fixed_episodes
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import episodes_file, read_results, read_validated, write_validated
 from reflectrl.rollout.turn import menu_of, policy_views

@@ -37,7 +37,7 @@ from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode, check_menus
 from reflectrl.prompts.players import Player
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy
-from reflectrl.seats.published import PolicyServer
+from reflectrl.seats.served import PolicyServer
 from reflectrl.seats.table import Seat, check_roles
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.learner import numbers_of_ranks

@@ -16,7 +16,7 @@ from reflectrl.lm.reflecting import ReflectingPolicy
 from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts.players import CountsMisses
 from reflectrl.rollout import episode_metrics
-from reflectrl.rollout.metrics import outcome_means
+from reflectrl.rollout.iteration import outcome_means
 from reflectrl.rollout.thoughts import thought_means
 from reflectrl.seats import SEATS
 from reflectrl.seats.table import Seat

@@ -25,11 +25,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from reflectrl.config.advantage import rewards_to_go
 from reflectrl.config.training import NOVELTY, EntropyTarget, Stage
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
-from reflectrl.core.display import Drawn
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
+from reflectrl.core.types import Drawn
 from reflectrl.lm.load import save_model
 from reflectrl.lm.policy import Scores
 from reflectrl.prompts import PromptFormat
@@ -38,7 +38,7 @@ from reflectrl.rollout import Episode
 from reflectrl.rollout.iteration import Ends, Iteration
 from reflectrl.rollout.results import Validated
 from reflectrl.rollout.thoughts import known
-from reflectrl.seats.published import PolicyServer
+from reflectrl.seats.served import PolicyServer
 from reflectrl.seats.table import Seat, reflecting
 from reflectrl.training.arguments import (
     accelerator_for,
@@ -73,9 +73,8 @@ from reflectrl.training.checkpoints import (
     write_state,
     write_weights,
 )
-from reflectrl.training.collector import Collector
+from reflectrl.training.collector import Collector, Novelty, RewardScale, without_novelty
 from reflectrl.training.config import ReflectRLConfig
-from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 from reflectrl.training.imitation import Imitation
 from reflectrl.training.learner import (
     BrokenStep,
@@ -93,9 +92,8 @@ from reflectrl.training.learner import (
 )
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
-from reflectrl.training.rewards import Novelty, RewardScale, without_novelty
 from reflectrl.training.sharding import check_sharding, gathered, whole_weights
-from reflectrl.training.validation import Validator
+from reflectrl.training.validation import Curriculum, Validator, fresh_episodes, replayed_episodes
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel

@@ -17,7 +17,7 @@ from reflectrl import NatLangEnv, check_env, make_env
 from reflectrl.config import load_recipe
 from reflectrl.pipeline.sweep import unfinished
 from reflectrl.report.runs import RunData, StageTime
-from reflectrl.rollout.metrics import EpisodeMetrics
+from reflectrl.rollout.iteration import EpisodeMetrics
 from reflectrl.rollout.results import EvalRow
 
 MEMBERS = suite_envs.MODULES

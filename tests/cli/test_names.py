@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reflectrl.cli.new_env import MAX_NAME_CHARS, checked_name, class_name
+from reflectrl.cli.envs import MAX_NAME_CHARS, checked_name, class_name
 from reflectrl.core import InvalidInput
 
 CLASSES = {"vault": "Vault", "treasure_map": "TreasureMap", "maze_2d": "Maze2D", "x": "X"}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from command_line import reflectrl, refused
 
-from reflectrl.cli.new_env import FILES, MAX_NAME_CHARS, write_package
+from reflectrl.cli.envs import FILES, MAX_NAME_CHARS, write_package
 from reflectrl.core import InvalidInput
 
 ROOT = Path(__file__).parents[2]

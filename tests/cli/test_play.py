@@ -18,7 +18,7 @@ from command_line import Done, reflectrl, refused
 
 from reflectrl.core import NatLangEnv, Observation, Outcome, Task, register_env
 from reflectrl.data_gen import read_rows
-from reflectrl.data_gen.samples import read_samples
+from reflectrl.data_gen.rows import read_samples
 from reflectrl.envs.number_line import NumberLine
 
 HOSTILE = "\x1b[2J[bold red]boo[/] :smile: \x07\u202e\ttab"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reflectrl.core.event_loop import run_async
+from reflectrl.core.stop import run_async
 
 T = TypeVar("T")
 Place = Callable[[Callable[[], T]], T]

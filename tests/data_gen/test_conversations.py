@@ -15,7 +15,7 @@ from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed, make_env
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.conversations import import_conversations, read_conversations
-from reflectrl.data_gen.samples import read_samples
+from reflectrl.data_gen.rows import read_samples
 from reflectrl.envs.number_line import NumberLine
 
 RULES = "Play. First think, then act:\nThought: your thoughts.\nAction: your action"

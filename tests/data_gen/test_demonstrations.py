@@ -17,7 +17,7 @@ from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed, make_env
 from reflectrl.data_gen import DataSummary, generate, read_rows
 from reflectrl.data_gen.demonstrations import check_place, save_episode
-from reflectrl.data_gen.samples import read_samples
+from reflectrl.data_gen.rows import read_samples
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header, read_trajectories

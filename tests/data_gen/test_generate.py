@@ -16,9 +16,9 @@ from reflectrl.config import Recipe
 from reflectrl.config.spending import open_account
 from reflectrl.core import Hints, InvalidInput, Observation, Task, WorkFailed, make_env, register_env
 from reflectrl.data_gen import generate, read_rows
+from reflectrl.data_gen.episodes import ExpertTeacher, Request
 from reflectrl.data_gen.generate import Spending
-from reflectrl.data_gen.samples import read_samples
-from reflectrl.data_gen.teachers import ExpertTeacher, Request
+from reflectrl.data_gen.rows import read_samples
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.teacher import MISTAKEN, PERHAPS_MISTAKEN, REFLECT

@@ -8,8 +8,7 @@ from dataclasses import replace
 from records import chose, turn_of
 
 from reflectrl.core import Observation, Task, Trajectory, Utterance
-from reflectrl.data_gen.rows import words_in_view
-from reflectrl.data_gen.samples import Sample
+from reflectrl.data_gen.rows import Sample, words_in_view
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import View
 from reflectrl.seats.reflector import ScriptedReflector

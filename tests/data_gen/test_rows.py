@@ -12,6 +12,7 @@ import pytest
 from reflectrl.core import InvalidInput, Observation, Task
 from reflectrl.core.jsonl import encode
 from reflectrl.data_gen.rows import (
+    Sample,
     policy_row,
     read_rows,
     reflector_row,
@@ -19,7 +20,6 @@ from reflectrl.data_gen.rows import (
     with_unreliable_reflections,
     write_rows,
 )
-from reflectrl.data_gen.samples import Sample
 from reflectrl.prompts import PromptFormat
 
 SAMPLE = Sample(

@@ -16,7 +16,7 @@ from warm_processes import WarmProcess
 from reflectrl.config import Recipe
 from reflectrl.config.spending import open_account
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.event_loop import run_async
+from reflectrl.core.stop import run_async
 from reflectrl.data_gen import DataSummary, generate
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Account, Tokens

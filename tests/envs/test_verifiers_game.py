@@ -26,8 +26,7 @@ from reflectrl.core.errors import EnvFailed
 from reflectrl.core.run_files import RESULTS
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerLimits, WorkerPool
 from reflectrl.rollout.results import read_results
 from reflectrl.seats.others import RandomPolicy
 

@@ -30,8 +30,7 @@ from reflectrl.core import (
 )
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
-from reflectrl.data_gen.rows import Row, read_rows, write_rows
-from reflectrl.data_gen.samples import Sample, read_samples, write_samples
+from reflectrl.data_gen.rows import Row, Sample, read_rows, read_samples, write_rows, write_samples
 from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import Game, read_game
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset

@@ -19,7 +19,7 @@ from reflectrl.pipeline.live_play import trained
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import verdict
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.fixed import evaluate
+from reflectrl.rollout.loop import evaluate
 from reflectrl.share.export import export_run
 
 pytestmark = pytest.mark.slow

@@ -17,9 +17,8 @@ from trained_runs import TrainedRuns, small_recipe
 from reflectrl.config.training import Stage, ThoughtTerm
 from reflectrl.core.run_files import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
-from reflectrl.lm.writer import LMReflector
+from reflectrl.lm.writer import LMReflector, LocalModel
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views

@@ -23,7 +23,7 @@ from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
 from reflectrl.report.tables import print_table
 from reflectrl.report.verdict import verdict
-from reflectrl.rollout.metrics import episode_metrics
+from reflectrl.rollout.iteration import episode_metrics
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file, read_results
 from reflectrl.share.export import export_run

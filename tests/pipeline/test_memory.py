@@ -20,8 +20,7 @@ from reflectrl.pipeline.folder import RunFolder, read_recipe
 from reflectrl.pipeline.team import Team
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import Header, read_trajectories
-from reflectrl.rollout.store import EpisodeStore
+from reflectrl.rollout.record import EpisodeStore, Header, read_trajectories
 from reflectrl.seats.experience import Experience, goal
 from reflectrl.seats.memory import Memory, MemoryPlayerSection
 from reflectrl.seats.others import ExpertPolicy

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from reflectrl.cli.app import app
 from reflectrl.config import dump_recipe
 from reflectrl.core import InvalidInput, Trajectory, make_env, register_env
-from reflectrl.data_gen.samples import read_samples
+from reflectrl.data_gen.rows import read_samples
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import Game, choose_episodes, expert, play_episode, trained

@@ -17,8 +17,7 @@ from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, Observation, Trajectory, register_env
 from reflectrl.core.run_files import RESULTS
 from reflectrl.data_gen import read_rows
-from reflectrl.data_gen.rows import policy_row
-from reflectrl.data_gen.samples import read_samples
+from reflectrl.data_gen.rows import policy_row, read_samples
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import Agent, load_agent
 from reflectrl.rollout import Episode, rollout

@@ -20,8 +20,7 @@ from reflectrl.core.run_files import AGENT
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.card import Base, Card, markdown, model_card
 from reflectrl.report.runs import RunData
-from reflectrl.rollout.iteration import Iteration
-from reflectrl.rollout.metrics import EpisodeMetrics
+from reflectrl.rollout.iteration import EpisodeMetrics, Iteration
 from reflectrl.rollout.results import EvalRow
 
 HOSTILE = (

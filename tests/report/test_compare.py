@@ -22,7 +22,7 @@ from reflectrl.report.compare import (
 )
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import verdict
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.iteration import wilson_interval
 from reflectrl.rollout.results import read_results, write_results
 
 

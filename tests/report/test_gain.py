@@ -9,7 +9,7 @@ import pytest
 
 from reflectrl.report.gain import Interval, change_over_runs, over_runs
 from reflectrl.report.series import mean_interval
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.iteration import wilson_interval
 
 LEAST_COVERAGE = 0.93
 

@@ -27,8 +27,7 @@ from reflectrl.report.page import report_page
 from reflectrl.report.runs import RunData, read_runs
 from reflectrl.report.series import running_mean, success_band
 from reflectrl.report.tables import print_table, table_rows
-from reflectrl.rollout.iteration import Iteration, SFTProgress, Throughput
-from reflectrl.rollout.metrics import wilson_interval
+from reflectrl.rollout.iteration import Iteration, SFTProgress, Throughput, wilson_interval
 
 EVALUATED = ("random-none", "sft-local", "rlft-local", "expert-none")
 

@@ -12,8 +12,7 @@ import pytest
 from reflectrl.core import InvalidInput, Task, WorkFailed, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, begin_ahead, rollout
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerLimits, WorkerPool
 from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting

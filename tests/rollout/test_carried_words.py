@@ -15,8 +15,7 @@ from scripted_endpoint import ScriptedEndpoint
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, Trajectory, Utterance, register_env
 from reflectrl.data_gen import generate, read_rows
-from reflectrl.data_gen.rows import with_wrong_notes
-from reflectrl.data_gen.samples import Sample
+from reflectrl.data_gen.rows import Sample, with_wrong_notes
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import Prompt, PromptFormat

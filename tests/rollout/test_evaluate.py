@@ -5,7 +5,7 @@ import pytest
 from reflectrl.core import EpisodeFailed, InvalidInput, WorkFailed, make_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
 from reflectrl.prompts import PromptFormat
-from reflectrl.rollout.fixed import fixed_episodes, play_all
+from reflectrl.rollout.loop import fixed_episodes, play_all
 from reflectrl.seats.others import RandomPolicy
 
 

@@ -15,8 +15,7 @@ from reflectrl.config.environment import RecipeEnvs
 from reflectrl.core import WorkFailed, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import LocalEnvs
+from reflectrl.rollout.pool import LocalEnvs, WorkerLimits
 from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import reflecting

@@ -8,7 +8,7 @@ from records import chose, turn_of
 
 from reflectrl.core import Observation, Task, Trajectory, Turn
 from reflectrl.rollout import episode_metrics, wilson_interval
-from reflectrl.rollout.metrics import independent_trials, wins_and_episodes
+from reflectrl.rollout.iteration import independent_trials, wins_and_episodes
 
 
 def turn(reward: float, entropy: float = 0.5, illegal: bool = False) -> Turn:

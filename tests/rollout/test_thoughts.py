@@ -8,7 +8,7 @@ import pytest
 from run_folders import episode
 
 from reflectrl.core import Utterance, Written
-from reflectrl.rollout.metrics import episode_metrics
+from reflectrl.rollout.iteration import episode_metrics
 from reflectrl.rollout.thoughts import known, self_bleu, template, thought_means
 
 

@@ -31,8 +31,7 @@ from reflectrl.core import (
 )
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import WorkerPool
+from reflectrl.rollout.pool import WorkerLimits, WorkerPool
 from reflectrl.rollout.protocol import PlayAction, Reset
 from reflectrl.rollout.worker import gather, send
 from reflectrl.seats.others import RandomPolicy

@@ -9,7 +9,7 @@ from records import policy_prompt_of, reflector_prompt_of, shown
 from reflectrl.core import Choice, Hints, Observation
 from reflectrl.core.errors import PlayerLeft
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.seats.human import HumanPolicy, HumanReflector
+from reflectrl.seats.others import HumanPolicy, HumanReflector
 
 LAYOUT = PromptFormat(instructions="Leave the house.", labels="letters")
 HALL = Observation("A hall.", ("go east", "go west", "Sing", "quit smoking"))

@@ -7,8 +7,8 @@ from tiny import LAYOUT, gpt2, tokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.writer import LocalModel
 from reflectrl.prompts.rating import Questions, Scale, level_of
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy

@@ -10,8 +10,8 @@ from thinkers import Thinks
 from tiny import LAYOUT, gpt2, tokenizer
 
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.writer import LocalModel
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.corrector import CUE, JUDGED, LocalCorrector
 from reflectrl.seats.table import Seat

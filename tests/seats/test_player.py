@@ -14,9 +14,8 @@ from reflectrl.envs.number_line.env import DOWN, UP
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
 from reflectrl.rollout import Episode, policy_views, rollout
-from reflectrl.rollout.record import Header
+from reflectrl.rollout.record import EpisodeStore, Header
 from reflectrl.rollout.results import trial_row
-from reflectrl.rollout.store import EpisodeStore
 from reflectrl.seats.embedders import HashingEmbedder
 from reflectrl.seats.memory import Memory, described, parsed_key
 from reflectrl.seats.reflector import ScriptedReflector

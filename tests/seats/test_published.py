@@ -21,7 +21,7 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.lm.thinking import WritingPolicy, writing_policy
-from reflectrl.seats.published import PolicyServer
+from reflectrl.seats.served import PolicyServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # peft asks transformers for it
 PROMPTS = [policy_prompt(number, actions=2 + number % 3, past=number % 3) for number in range(6)]

@@ -23,9 +23,8 @@ from reflectrl.core.messages import LabelChat, Messages
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.endpoint.journal import Journal, read_replies
-from reflectrl.lm.judge import SUMMARY_TOKENS, LocalModel
 from reflectrl.lm.load import LanguageModel, save_model
-from reflectrl.lm.writer import LMReflector
+from reflectrl.lm.writer import SUMMARY_TOKENS, LMReflector, LocalModel
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.rating import Scale
 from reflectrl.seats.base import FrozenModel

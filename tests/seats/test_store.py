@@ -8,7 +8,7 @@ import pytest
 from remembered import HEADER, OneHot, played, store
 
 from reflectrl.core import InvalidInput, Observation
-from reflectrl.rollout.store import EpisodeStore
+from reflectrl.rollout.record import EpisodeStore
 from reflectrl.seats.experience import PastStep, experience_of
 from reflectrl.seats.retriever import Key, Query, Retriever
 

@@ -18,7 +18,7 @@ from reflectrl.core import InvalidInput, Observation, Outcome, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.rewards import Novelty, RewardScale
+from reflectrl.training.collector import Novelty, RewardScale
 
 STAGES = [Stage("main", 4, env={"size": 6})]
 

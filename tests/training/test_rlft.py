@@ -22,15 +22,15 @@ from reflectrl.lm.head import try_head
 from reflectrl.lm.section import LoraSection
 from reflectrl.lm.writer import LMReflector
 from reflectrl.rollout import episode_metrics
-from reflectrl.rollout.metrics import outcome_means
+from reflectrl.rollout.iteration import outcome_means
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.corrector import ExpertCorrector
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
-from reflectrl.training.curriculum import Curriculum
-from reflectrl.training.rewards import without_novelty
+from reflectrl.training.collector import without_novelty
 from reflectrl.training.rlft import ReflectRLTrainer
+from reflectrl.training.validation import Curriculum
 
 pytestmark = pytest.mark.numerical
 

@@ -21,7 +21,7 @@ from reflectrl.lm.encode import action_distribution
 from reflectrl.lm.head import add_choice_head
 from reflectrl.rollout import episode_metrics
 from reflectrl.training.batch import step_samples, weighted_rewards
-from reflectrl.training.rewards import Novelty, RewardScale
+from reflectrl.training.collector import Novelty, RewardScale
 
 pytestmark = pytest.mark.slow
 RANKS = 2

@@ -21,10 +21,10 @@ from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.head import add_choice_head
-from reflectrl.lm.judge import LocalModel
 from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.thinking import writing_policy
+from reflectrl.lm.writer import LocalModel
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.answers import answer_text
 from reflectrl.rollout import Episode, rollout

@@ -19,7 +19,7 @@ from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.rollout import Episode
-from reflectrl.rollout.fixed import evaluate
+from reflectrl.rollout.loop import evaluate
 from reflectrl.rollout.results import Validated
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint

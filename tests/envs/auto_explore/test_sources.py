@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.child_environment import child_environment
+from reflectrl.core.foreign import child_environment
 from reflectrl.envs.auto_explore.sources import ArchiveLimits, fetch, fetch_all, unpack
 
 

@@ -18,8 +18,7 @@ from reflectrl.core import Task, check_env, make_env
 from reflectrl.core.errors import EnvFailed
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.limits import WorkerLimits
-from reflectrl.rollout.pool import LocalEnvs
+from reflectrl.rollout.pool import LocalEnvs, WorkerLimits
 from reflectrl.seats.others import GivenActions
 
 pytest.importorskip("openenv", reason="needs the extra openenv")
