@@ -20,9 +20,8 @@ from reflectrl.core import InvalidInput, WorkFailed, nearest
 from reflectrl.core.files import in_one_move
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.auto_explore.ambiguity import Pair, answerable
+from reflectrl.envs.auto_explore.ambiguity import Pair, answerable, paraphrase
 from reflectrl.envs.auto_explore.files import RepositoryFiles, readable_files, visible_files
-from reflectrl.envs.auto_explore.paraphrase import paraphrase
 
 BY_CONTENT = "test_by_content"
 """An additional split: questions about the files of "test" that name neither them nor their folders."""

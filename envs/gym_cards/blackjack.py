@@ -12,8 +12,7 @@ from gymnasium.envs.toy_text.blackjack import BlackjackEnv, deck
 from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
-from reflectrl.envs.gym_cards.game import NAMES, RANKS, Game, names, shared_out, value
-from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
+from reflectrl.envs.gym_cards.game import NAMES, RANKS, TABLE, Game, Sketch, Words, names, row, shared_out, value
 
 STAND, HIT = "stand", "hit"
 

@@ -9,9 +9,8 @@ from functools import cache
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, nearest
 from reflectrl.core.drawing import need_pillow
 from reflectrl.envs.gym_cards.blackjack import Blackjack
-from reflectrl.envs.gym_cards.game import Game
+from reflectrl.envs.gym_cards.game import Game, draw
 from reflectrl.envs.gym_cards.number_line import NumberLine
-from reflectrl.envs.gym_cards.pictures import draw
 from reflectrl.envs.gym_cards.points import EZPoints, Points24
 
 GAMES: dict[str, Callable[[], Game]] = {

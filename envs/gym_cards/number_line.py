@@ -9,8 +9,7 @@ from itertools import permutations
 from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
-from reflectrl.envs.gym_cards.game import Game, shared_out
-from reflectrl.envs.gym_cards.pictures import PAPER, Sketch, Words
+from reflectrl.envs.gym_cards.game import PAPER, Game, Sketch, Words, shared_out
 
 SIDES = {"higher": "+", "lower": "-"}
 """Words for the side of the target, with the action towards it."""

@@ -11,8 +11,7 @@ from numpy.random import Generator
 
 from reflectrl.core import Outcome, Reading, Task
 from reflectrl.envs.gym_cards.formula import EQUALS, Formula, can_equal, is_solvable
-from reflectrl.envs.gym_cards.game import RANKS, Game, names, shared_out, value
-from reflectrl.envs.gym_cards.pictures import TABLE, Sketch, Words, row
+from reflectrl.envs.gym_cards.game import RANKS, TABLE, Game, Sketch, Words, names, row, shared_out, value
 
 RULES = (
     "Write a formula that equals {target}, one symbol a step, then = to end it. It has to use the number of each card "

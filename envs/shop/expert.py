@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from reflectrl.core import Task
-from reflectrl.envs.shop.catalogue import KINDS, Product
-from reflectrl.envs.shop.goals import Goal, all_goals
+from reflectrl.envs.shop.catalogue import KINDS, Goal, Product, all_goals
 from reflectrl.envs.shop.pages import (
     BUY,
     CHOOSE,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from reflectrl.envs.shop.catalogue import Product, search
-from reflectrl.envs.shop.goals import Goal, score
+from reflectrl.envs.shop.catalogue import Goal, Product, score, search
 
 A_PAGE = 5
 """Number of results on a page."""

@@ -6,7 +6,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from reflectrl.core import InvalidInput, Task, check_env
 from reflectrl.envs.dangerous_taxi import DangerousTaxi
-from reflectrl.envs.dangerous_taxi.world import ACTIONS, map_text
+from reflectrl.envs.dangerous_taxi.env import ACTIONS, map_text
 
 STAGES = ("pickup", "dropoff", "full")
 SPLITS = ("train", "validation", "test", "unseen_destination")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reflectrl.envs.auto_explore.paraphrase import REPLACEMENTS, paraphrase
+from reflectrl.envs.auto_explore.ambiguity import REPLACEMENTS, paraphrase
 
 LOADER = "Loader returns the parsed string of red tables, quickly (xyzzy1)."
 TEXTS = {"src/loader.py": LOADER, "a.py": "returns parsed red", "b.py": "string quickly loader", "c.py": "tables red"}

@@ -12,7 +12,7 @@ from PIL import Image
 
 from reflectrl.core import make_env
 from reflectrl.envs.gym_cards.env import GAMES
-from reflectrl.envs.gym_cards.pictures import PAPER, TABLE, draw, row
+from reflectrl.envs.gym_cards.game import PAPER, TABLE, draw, row
 
 WITHOUT_PILLOW = """
 import sys

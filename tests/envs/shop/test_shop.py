@@ -8,9 +8,8 @@ import pytest
 
 from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.shop.catalogue import KINDS, catalogue, search
+from reflectrl.envs.shop.catalogue import KINDS, catalogue, score, search, type_match
 from reflectrl.envs.shop.expert import goals
-from reflectrl.envs.shop.goals import score, type_match
 
 CHAIR = "adjustable_padded_office_chair"
 """A test task, and below what its best search shows."""

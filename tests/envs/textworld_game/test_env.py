@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput, Task, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.alfworld.games import make_game
 from reflectrl.envs.textworld_game import TextWorldGame
-from reflectrl.envs.textworld_game.words import described
+from reflectrl.envs.textworld_game.env import described
 
 pytestmark = pytest.mark.slow
 
