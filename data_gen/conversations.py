@@ -107,7 +107,6 @@ def import_conversations(
         InvalidInput: a file of something else, an ``out`` that exists, or no conversation that can be replayed.
         WorkFailed: ``out`` cannot be written.
         EnvFailed: the environment failed.
-
     """
     check_output(out)
     if out.exists():
@@ -174,7 +173,6 @@ def read_conversations(path: Path) -> list[Conversation]:
 
     Raises:
         InvalidInput: a file of something else, or one without actions.
-
     """
     if read_text(path, _EXPECTED).lstrip().startswith("["):
         records = [(f"{path}, record {number}", each) for number, each in enumerate(read_json(path, _EXPECTED), 1)]

@@ -60,7 +60,6 @@ def estimate_teacher_calls(
 
     Raises:
         InvalidInput: no expert where the teacher does not play.
-
     """
     tally = _Tally(prompts, chooses)
     taught = 0

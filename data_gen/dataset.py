@@ -57,7 +57,6 @@ def build_dataset(
         InvalidInput: an environment that builds no dataset, an invalid source or one that was given twice, too few
             questions, no key for the endpoint.
         WorkFailed: a source or the endpoint cannot be reached; replies that were paid for are kept.
-
     """
     section, folder = recipe.dataset, run / DATASET
     if section is None or folder.is_dir():

@@ -58,7 +58,6 @@ def check_place(path: Path, header: Header) -> None:
 
     Raises:
         InvalidInput: the file has another environment or other options.
-
     """
     check_output(path)
     if not path.exists() or path.stat().st_size == 0:
@@ -104,7 +103,6 @@ def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
 
     Raises:
         WorkFailed: the file cannot be written.
-
     """
     if not trajectory.success:
         return 0
@@ -123,7 +121,6 @@ def read_demonstrations(recipe: Recipe) -> list[Demonstration]:
 
     Raises:
         InvalidInput: a file that is not there, of another environment, or with a line that is not a legal step.
-
     """
     return [found for file in recipe.data.demonstrations or () for found in _read(Path(file), recipe)]
 
@@ -168,7 +165,6 @@ def check_reflections(given: Sequence[Demonstration], recipe: Recipe) -> None:
 
     Raises:
         InvalidInput: a sample has no reflection.
-
     """
     silent = [found for found in given if not found.sample.reflection]
     if silent and recipe.sft.enabled and recipe.players.reflector.player in ("local", "server", "self"):
@@ -198,7 +194,6 @@ def choose_demonstrations(
 
     Raises:
         InvalidInput: a state that ``env`` could not show.
-
     """
     if not given:
         return Demonstrated()

@@ -78,7 +78,6 @@ class ExpertTeacher:
 
         Raises:
             InvalidInput: the environment has no expert here.
-
         """
         reflection = request.hints.reflection
         if reflection is None:
@@ -116,7 +115,6 @@ class OracleTeacher:
             InvalidInput: the environment has no expert here.
             RejectedReply: the model gave no usable reply, or would not keep the spoiler private.
             WorkFailed: the endpoint failed.
-
         """
         action = expert_action(request)
         seen, hints = request.seen, request.hints
@@ -138,7 +136,6 @@ class ChatTeacher:
         Raises:
             RejectedReply: the model gave no usable reply, or no label however often it was asked.
             WorkFailed: the endpoint failed.
-
         """
         chat = self.prompts.reflect(request.seen, mistaken=request.mistaken)
         honest = partial(read_honest, shown=request.seen.prompt.text)
@@ -156,7 +153,6 @@ def expert_action(request: Request) -> str:
 
     Raises:
         InvalidInput: there is no such action, or it is not on the menu.
-
     """
     action = request.hints.action
     if action is None or (request.menu.actions and action not in request.menu.actions):

@@ -135,7 +135,6 @@ def generate(
             reflections that all say secrets, demonstrations that are missing or cannot be used.
         WorkFailed: the endpoint cannot be used, or the budget is spent; the next call uses all replies that were paid
             for.
-
     """
     spending = spending or Spending()
     given = read_demonstrations(recipe)
@@ -275,7 +274,6 @@ class Collection:
         Raises:
             InvalidInput: an environment without the expert that the recipe asks for, or only reflections with secrets.
             WorkFailed: the endpoint cannot be used.
-
         """
         if not self.missing:
             return

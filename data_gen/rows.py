@@ -104,7 +104,6 @@ def read_samples(path: Path) -> tuple[Header, list[Sample]]:
 
     Raises:
         InvalidInput: another format or version, a bad line, or an image that is missing or damaged; names the file.
-
     """
     return read_records(path, FORMAT, Sample, _SHOW)
 
@@ -126,7 +125,6 @@ def words_in_view(
 
     Returns:
         For each sample, the words in view of its reflector, and those in view of its policy.
-
     """
     episodes = {(each.task.id, each.seed): each for each in taught}
     states = [
@@ -297,7 +295,6 @@ def read_rows(path: Path) -> list[Row]:
     Raises:
         InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, a menu with other labels than
             actions, a completion that is not a label of it, or an image that is missing; names file and line.
-
     """
     rows = [_read(with_images(value, path, where, _HOLDERS), where) for where, value in read_jsonl(path)]
     if not rows:

@@ -56,7 +56,6 @@ class Catalogue:
 
         Raises:
             InvalidInput: a dataset that does not exist, is not a dataset, or has no such games.
-
         """
         if split not in self._tasks:
             games = self._list(split)
@@ -133,7 +132,6 @@ def open_catalogue(
 
     Raises:
         InvalidInput: an unknown dataset or family, or options of generated games for games that are not generated here.
-
     """
     for family in families:
         if family not in FAMILIES:
@@ -201,7 +199,6 @@ def published_games(split: str, data: str | Path | None = None) -> tuple[Publish
 
     Raises:
         InvalidInput: missing data, or a file that cannot be read.
-
     """
     given = data if data is not None else os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
     folder = user_path(given)

@@ -89,7 +89,6 @@ class Engine:
 
         Raises:
             InvalidInput: PDDL or a grammar that cannot be used; the engine has no game then.
-
         """
         self._position = None
         translation = translate(game.domain, game.problem)
@@ -121,7 +120,6 @@ class Engine:
 
         Raises:
             InvalidInput: the game's grammar has no text for the result of the command, which is then undone.
-
         """
         before = self.snapshot()
         move = before.moves.get(command.strip())

@@ -77,7 +77,6 @@ class AlfWorld(NatLangEnv):
             equal command in a row or at the 41st command, which is rewarded with -3, as in GTR's code.
         menu: maximum number of commands in a menu, "go to" commands included, and so the number of labels. A game that
             offers more commands is refused. ``prompt.labels=letters`` needs a maximum of 52 or less.
-
     """
 
     name = "alfworld"
@@ -143,7 +142,6 @@ class AlfWorld(NatLangEnv):
 
         Raises:
             InvalidInput: a task of another dataset, or a game that the engine cannot use.
-
         """
         game = self._catalogue.game(task)
         if game is self._game:
@@ -164,7 +162,6 @@ class AlfWorld(NatLangEnv):
 
         Raises:
             InvalidInput: more commands than a menu may have.
-
         """
         shown = self._path if self._shown is None else self._path[-self._shown :]
         commands = self._listed(self._now.position.reply.commands)

@@ -88,7 +88,6 @@ def make_game(
 
     Raises:
         InvalidInput: an unknown floor plan, a goal that is impossible in it, or no alfworld.
-
     """
     rng = random.Random(f"{family} {seed}")
     plans = [first + number for first in ROOMS.values() for number in range(1, PLANS + 1)]
@@ -136,7 +135,6 @@ def make_games(
 
     Raises:
         InvalidInput: an unknown floor plan, a goal that is impossible in all of them, or no alfworld.
-
     """
     thing, target = ("Tomato", "Microwave") if kind == "tomato" else (None, None)
     offered = KINDS[kind]
@@ -164,7 +162,6 @@ def read_game(path: Path) -> Game:
 
     Raises:
         InvalidInput: a missing file, one that is not JSON, has another version, or lacks a complete problem.
-
     """
     data = read_json(path)
     trajectory = read_json(path.with_name("traj_data.json"))

@@ -59,7 +59,6 @@ def translate(domain: str, problem: str) -> Translation:
 
     Raises:
         InvalidInput: PDDL that the translator cannot read, or a goal that no state can fulfil.
-
     """
     return _unpacked(packed_translation(domain, problem))
 

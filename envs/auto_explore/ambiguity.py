@@ -62,7 +62,6 @@ def answerable(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
     Args:
         texts: every file that an agent may look at, with as much of its text as is known. Its path counts as text.
         pairs: the questions written for each file.
-
     """
     clean = {file: [(one_line(question), one_line(answer)) for question, answer in pairs[file]] for file in pairs}
     asked = Counter(question for written in clean.values() for question in {q.casefold() for q, _ in written})
@@ -173,7 +172,6 @@ def paraphrase(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
     Args:
         texts: text of every file, by path.
         pairs: questions and answers by file, each in words that the file holds.
-
     """
     holders = holders_of(texts, (question for written in pairs.values() for question, _ in written))
     found: dict[str, list[Pair]] = {}

@@ -19,7 +19,6 @@ class BM25:
 
     Args:
         texts: text of each file, by path.
-
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:

@@ -45,7 +45,6 @@ def apply_edits(text: str, blocks: str) -> str:
 
     Raises:
         InvalidInput: no block, other text between blocks, or old lines that do not occur in the text exactly once.
-
     """
     found = list(_BLOCK.finditer(blocks))
     if not found or _BLOCK.sub("", blocks).strip():
@@ -82,7 +81,6 @@ def parse(command: str) -> tuple[list[str], str, str]:
 
     Raises:
         InvalidInput: something that only a shell would understand.
-
     """
     if len(command) > MAX_COMMAND_CHARS:
         raise InvalidInput(

@@ -83,7 +83,6 @@ def read_command(reply: str) -> str:
 
     Raises:
         BadReply: the reply contains no block.
-
     """
     found = _BLOCK.search(reply)
     if found is None or not found[1].strip():

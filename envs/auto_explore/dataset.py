@@ -98,7 +98,6 @@ def ask_about(
 
     Raises:
         InvalidInput: a name that is not a folder name, a folder that cannot be read, too few clear questions.
-
     """
     contents = {name: readable_files(folder) for name, folder in sorted(repositories.items())}
     questions, rejected, mute = _written(contents, write, per_file, seed, paraphrased=paraphrased)
@@ -158,7 +157,6 @@ def keep_answerable(
 
     Returns:
         The questions by file, and the number of dropped ones by reason.
-
     """
     _check_name(repository)
     if per_file < 1:
@@ -186,7 +184,6 @@ def split_questions(questions: Iterable[Question], seed: int) -> Mapping[str, tu
 
     Raises:
         InvalidInput: no depth of any repository has three files.
-
     """
     strata: defaultdict[tuple[str, int], defaultdict[str, list[Question]]]
     strata = defaultdict(lambda: defaultdict(list))
@@ -224,7 +221,6 @@ def write_dataset(folder: Path, dataset: Dataset) -> None:
     Raises:
         InvalidInput: the folder exists or lies in a repository, or the dataset could not be read back.
         WorkFailed: a file cannot be copied.
-
     """
     if folder.exists():
         raise InvalidInput(f"{folder} exists; expected a new folder for the dataset: delete it or give another one.")
@@ -266,7 +262,6 @@ def read_dataset(folder: Path) -> Dataset:
     Raises:
         InvalidInput: a missing folder, split, repository or file, a bad row (with file and line), an id that occurs
             twice, a file in two splits.
-
     """
     if not (folder / "repositories").is_dir():
         raise InvalidInput(

@@ -35,7 +35,6 @@ def draft_dataset(
     Raises:
         InvalidInput: a source of no known form, or one that was given twice.
         WorkFailed: a repository cannot be fetched.
-
     """
     repositories = fetch_all([*sources, *held_out], place)
     chosen = tuple(file for _, path in sorted(repositories.items()) for file in _drawn(path, files, seed))
@@ -90,7 +89,6 @@ class Draft:
         Raises:
             InvalidInput: too few clear questions, or ``folder`` exists.
             WorkFailed: a file cannot be copied.
-
         """
         written: dict[tuple[str, str], Sequence[Pair]]
         paraphrased = self.writer == "paraphrased"
@@ -166,7 +164,6 @@ def read_questions(reply: str, path: str, count: int) -> tuple[tuple[str, str], 
 
     Raises:
         BadReply: no pair is left.
-
     """
     sides: dict[str, dict[int, str]] = {"QUESTION": {}, "ANSWER": {}}
     for side, number, text in _entries(reply):

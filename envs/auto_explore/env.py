@@ -68,7 +68,6 @@ class AutoExplore(NatLangEnv):
             lines. Each is a step like any other.
         leave_out: probability with which an entry that does not lead to the answer is missing in an episode
             (distractor leave-out, for training).
-
     """
 
     name = "auto_explore"
@@ -123,7 +122,6 @@ class AutoExplore(NatLangEnv):
         Raises:
             InvalidInput: no question, a repository that is not in the dataset, a file that is not in the repository.
             WorkFailed: the repository cannot be copied.
-
         """
         repository, question, file = (task.options.get(key) for key in ("repository", "question", "file"))
         if not isinstance(question, str) or not question.strip():
@@ -147,7 +145,6 @@ class AutoExplore(NatLangEnv):
 
         Raises:
             WorkFailed: the copy of the repository has gone.
-
         """
         good = action in (self.expert(), *self._file_reads())
         left = self._steps_left()

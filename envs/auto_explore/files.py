@@ -31,7 +31,6 @@ def readable_files(repository: Path) -> RepositoryFiles:
 
     Raises:
         InvalidInput: no such folder.
-
     """
     skipped: Counter[str] = Counter()
     readable: list[tuple[str, str]] = []

@@ -39,7 +39,6 @@ class Library:
         Raises:
             InvalidInput: the dataset has no such repository, or the repository no such file.
             WorkFailed: the repository cannot be copied.
-
         """
         if repository not in self._repositories:
             raise InvalidInput(
@@ -62,7 +61,6 @@ class Library:
         Raises:
             InvalidInput: the dataset has no such repository.
             WorkFailed: the repository cannot be copied or read.
-
         """
         view = self.sandbox(repository)
         if repository not in self._indexes:
@@ -92,7 +90,6 @@ def open_library(dataset: str) -> Library:
     Raises:
         InvalidInput: neither a dataset nor a source, a source with a login, or a repository with too few questions.
         WorkFailed: the repository cannot be fetched.
-
     """
     folder = user_path(public_source(dataset))
     return _open(str(folder.resolve()) if dataset and folder.is_dir() else dataset)

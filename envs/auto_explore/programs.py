@@ -111,7 +111,6 @@ def run_program(
     Raises:
         InvalidInput: bubblewrap or libseccomp is missing, or cannot work here.
         WorkFailed: the program could not be ended.
-
     """
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
@@ -391,7 +390,6 @@ def write_filter(file: IO[bytes]) -> None:
 
     Raises:
         InvalidInput: libseccomp is missing.
-
     """
     try:
         import pyseccomp as seccomp

@@ -48,7 +48,6 @@ class Sandbox:
     Raises:
         InvalidInput: ``repository`` is not a folder, or holds more than ``limits`` allow.
         WorkFailed: it could not be copied.
-
     """
 
     def __init__(self, repository: Path, *, limits: Limits = DEFAULT_LIMITS, programs: bool = False) -> None:
@@ -93,7 +92,6 @@ class Sandbox:
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
-
         """
         return self._shell.run(command)
 
@@ -104,7 +102,6 @@ class Sandbox:
         Raises:
             InvalidInput: the working directory was removed.
             WorkFailed: the copy has gone, or the system failed.
-
         """
         return self._tree.entries(self.cwd)
 
@@ -114,7 +111,6 @@ class Sandbox:
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
-
         """
         with suppress(InvalidInput), self._tree.file(path) as fd:
             return decoded(os.pread(fd, MAX_BYTES + 1, 0))[0]
@@ -126,7 +122,6 @@ class Sandbox:
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
-
         """
         self._tree.check()
         return {str(path): self.text(path) for path in sorted(self._tree.files())}
@@ -149,7 +144,6 @@ class Sandbox:
         Raises:
             WorkFailed: the copy has gone, a file in it cannot be read, or the changed files hold more than
                 ``limits.changed_bytes``.
-
         """
         self._tree.check()
         changed: dict[str, bytes | None] = {}
@@ -205,7 +199,6 @@ class Sandbox:
 
         Raises:
             WorkFailed: the copy has gone, or the system failed.
-
         """
         self._tree.check()
         return left_out(self._tree, self._copied, self._links)
@@ -215,7 +208,6 @@ class Sandbox:
 
         Raises:
             WorkFailed: the file has changed since, so the changes in the copy no longer fit.
-
         """
         path = PurePosixPath(name)
         known = self._copied.get(path)

@@ -44,7 +44,6 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
         InvalidInput: an archive above ``MAX_BYTES``.
         WorkFailed: the index cannot be reached, has no such archive or no hash of it, or another file came; or there
             is no pip, whose settings name the index.
-
     """
     import httpx2
     from unearth.errors import HashMismatchError, UnpackError
@@ -91,7 +90,6 @@ def _check_local(link: Link, sources: Sequence[str], what: str) -> None:
 
     Raises:
         WorkFailed: it lies elsewhere, or is not a regular file.
-
     """
     file, here = link.file_path.resolve(), [_local(source) for source in sources]
     ours = None not in here or any(file.is_relative_to(place.resolve()) for place in here if place)

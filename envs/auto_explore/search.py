@@ -121,7 +121,6 @@ class Search:
 
         Returns:
             ``None`` if more than ``most`` searches are needed.
-
         """
         if file in self.found:
             return ()

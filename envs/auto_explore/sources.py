@@ -41,7 +41,6 @@ def fetch_all(sources: Sequence[str], folder: Path) -> Mapping[str, Path]:
 
     Raises:
         InvalidInput: a source given twice, and what ``fetch`` raises.
-
     """
     repositories: dict[str, Path] = {}
     same = list(map(_same, sources))
@@ -82,7 +81,6 @@ def fetch(source: str, folder: Path, *, taken: Collection[str] = (), timeout_s: 
     Raises:
         InvalidInput: a source of no known form, or a folder that does not exist.
         WorkFailed: git or the package index failed or took too long.
-
     """
     form, _, rest = source.partition(":")
     if form == "company":
@@ -223,7 +221,6 @@ def unpack(archive: Path, folder: Path, limits: ArchiveLimits | None = None) -> 
     Raises:
         InvalidInput: a member that would lie outside ``folder``, a device, or more than ``limits``.
         WorkFailed: no archive, a damaged one, or a full disk.
-
     """
     folder.mkdir(parents=True)
     limits = limits or ArchiveLimits()

@@ -153,7 +153,6 @@ class Walk:
 
         Raises:
             WorkFailed: the file is not in the copy any more.
-
         """
         return self._walk_step(file) if self.search is None else self._way(file, self.search)[0]
 
@@ -162,7 +161,6 @@ class Walk:
 
         Raises:
             WorkFailed: the file is not in the copy any more.
-
         """
         return self._walk_steps(file) if self.search is None else self._way(file, self.search)[1]
 

@@ -97,7 +97,6 @@ def write_back(repository: Path, changes: Contents) -> None:
     Raises:
         WorkFailed: a file, or the folder of a new one, is not this user's, so nothing was written; or a file cannot be
             written, and those before it have been.
-
     """
     for path in changes:
         found = _nearest(repository / path)

@@ -176,7 +176,6 @@ class DangerousTaxi(NatLangEnv):
         stage: ``pickup`` (drive to the passenger), ``dropoff`` (with the passenger to the destination), or ``full``.
         horizon: maximum number of steps; absent: 15 for ``pickup``, 30 for the others.
         milestone: keep the +1 of the pickup in ``full`` (section 4.4).
-
     """
 
     name = "dangerous_taxi"

@@ -124,7 +124,6 @@ def worth(total: int, ace: bool, dealer: int) -> tuple[float, float]:
         total: total of the player's cards, with aces as 1, at most 21.
         ace: whether one of them is an ace.
         dealer: value of the dealer's open card, 1 for an ace.
-
     """
     held = _held(total, ace)
     stand = sum(chance * ((held > end) - (held < end)) for end, chance in _dealer_ends(dealer, dealer == 1).items())

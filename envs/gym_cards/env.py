@@ -57,7 +57,6 @@ class GymCards(NatLangEnv):
 
     Raises:
         InvalidInput: a value that is none of these, or pictures without Pillow.
-
     """
 
     name = "gym_cards"

@@ -55,7 +55,6 @@ class GymnasiumGame(NatLangEnv):
 
     Raises:
         InvalidInput: no such environment, one whose actions are not discrete, or one that renders no text.
-
     """
 
     name = "gymnasium"

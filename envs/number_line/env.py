@@ -34,7 +34,6 @@ class NumberLine(NatLangEnv):
 
     Args:
         size: how many numbers there are, from 0 on; 4 to 500.
-
     """
 
     name = "number_line"

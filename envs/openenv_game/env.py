@@ -43,7 +43,6 @@ class OpenEnvGame(NatLangEnv):
     Raises:
         InvalidInput: no such server, an address with a login, a class that is no ``TextMap``, or a variable that is
             not set.
-
     """
 
     name = "openenv"

@@ -38,7 +38,6 @@ class Server:
     Args:
         app: ``module:attribute`` of the application.
         variables: environment variables, by which such packages are configured.
-
     """
 
     def __init__(self, app: str, variables: Mapping[str, str]) -> None:
@@ -85,7 +84,6 @@ def from_environment(option: str, value: str) -> str:
 
     Raises:
         InvalidInput: the variable is missing or empty, or the option is no such name; then it is not repeated.
-
     """
     if not (value.startswith("$") and os.environ.get(value[1:])):
         given = f"{value}, which is not set" if value.startswith("$") else "something else"

@@ -63,7 +63,6 @@ class Session:
 
     Raises:
         InvalidInput: there is no such server, no such variable, or the address holds a login.
-
     """
 
     def __init__(self, server: str, variables: Mapping[str, str], key: str | None, timeout_s: float) -> None:

@@ -35,7 +35,6 @@ class TextMap:
         tools: name, description and ``input_schema`` of each tool.
         actions: names for a menu that is the same in every state.
         menu: length of the longest menu, where the schema does not say it.
-
     """
 
     def __init__(self, schema: Json, tools: Sequence[Json] = (), actions: Sequence[str] = (), menu: int = 40) -> None:
@@ -74,7 +73,6 @@ class TextMap:
 
         Raises:
             ValueError: it stands for none.
-
         """
         if self.tools:
             name, _, rest = text.partition(" ")

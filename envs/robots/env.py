@@ -51,7 +51,6 @@ def _simulator(pictures: bool) -> ModuleType:
 
     Raises:
         InvalidInput: MuJoCo is not installed, or cannot draw.
-
     """
     draws = os.environ.setdefault("MUJOCO_GL", "osmesa" if find_library("OSMesa") else "disable")
     if pictures and draws == "disable":
@@ -90,7 +89,6 @@ class Robots(NatLangEnv):
 
     Raises:
         InvalidInput: another value, Meta-World is not installed, or nothing can draw its pictures.
-
     """
 
     name = "robots"

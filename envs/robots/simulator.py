@@ -75,7 +75,6 @@ def position(task: str, place: tuple[float, ...], skills: tuple[str, ...]) -> Po
         task: one of ``SCENES`` or ``KITCHEN``.
         place: share of its range for each coordinate that varies, from 0 to 1.
         skills: actions of the scene.
-
     """
     simulator = _simulator(task)
     if not skills:

@@ -28,7 +28,6 @@ class Safe(NatLangEnv):
         turns: how many turns of a wheel have to be added; 0 to 9. With 0, the note says where the wheel stops.
         note: ``always`` (each state shows the line of its wheel) or ``once`` (the first state shows all lines, later
             ones none).
-
     """
 
     name = "safe"

@@ -230,7 +230,6 @@ def score(bought: Product, chosen: Mapping[str, str], goal: Goal) -> float:
         bought: the product.
         chosen: chosen values by option.
         goal: goal of the episode.
-
     """
     attributes = len(set(bought.attributes) & set(goal.attributes))
     options = len(chosen.items() & goal.options.items())

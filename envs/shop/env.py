@@ -30,7 +30,6 @@ class Shop(NatLangEnv):
 
     Raises:
         InvalidInput: a department that the shop does not have.
-
     """
 
     name = "shop"

@@ -147,7 +147,6 @@ class TextWorldGame(NatLangEnv):
             right one.
         expert: follow the game's own winning policy. In PDDL that is a planner, which may take minutes per step in
             worlds larger than a few rooms: set it to false there.
-
     """
 
     name = "textworld"
@@ -179,7 +178,6 @@ class TextWorldGame(NatLangEnv):
 
         Raises:
             InvalidInput: a task of other games, or a file that cannot be played.
-
         """
         if self._known.get(task.id) != task:
             raise InvalidInput(f"task {task.id!r} is not among the games in {self._folder}; use env.tasks(split).")
@@ -203,7 +201,6 @@ class TextWorldGame(NatLangEnv):
 
         Raises:
             InvalidInput: more commands than a menu may have.
-
         """
         commands = tuple(self._state["admissible_commands"])
         if len(commands) > self.max_actions:

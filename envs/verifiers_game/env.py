@@ -36,7 +36,6 @@ class VerifiersGame(NatLangEnv):
     Raises:
         InvalidInput: there is no such environment, it needs tools, a judge or rewards of whole groups, or all of its
             examples for validation or test repeat others.
-
     """
 
     name = "verifiers"
@@ -130,7 +129,6 @@ def _verifiers() -> ModuleType:
 
     Raises:
         InvalidInput: it cannot be imported.
-
     """
     try:
         from reflectrl.envs.verifiers_game import loading

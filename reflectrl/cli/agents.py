@@ -105,7 +105,6 @@ def check_names(served_as: Sequence[str]) -> None:
 
     Raises:
         InvalidInput: one that has a scheme or a port.
-
     """
     for name in served_as:
         if not name or host_of(f"//{name}") != name.lower():
@@ -119,7 +118,6 @@ def _check_origins(origins: Sequence[str]) -> None:
 
     Raises:
         InvalidInput: one that is none; a ``*`` would open the server to every page that its users visit.
-
     """
     for origin in origins:
         if not re.fullmatch(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?", origin):
@@ -134,7 +132,6 @@ def read_key(name: str) -> str:
 
     Raises:
         InvalidInput: it holds none.
-
     """
     key = os.environ.get(name, "").strip()
     if not (key and key.isascii() and key.isprintable()):

@@ -55,7 +55,6 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         InvalidInput: an option without ``=``, or a value that is not YAML.
-
     """
     from reflectrl.config.yaml_text import read_yaml
 
@@ -105,7 +104,6 @@ def checked_name(name: str) -> str:
 
     Raises:
         InvalidInput: it cannot; the message proposes a similar name that can.
-
     """
     wrong = _wrong(name)
     if wrong is None:
@@ -174,7 +172,6 @@ def write_package(name: str, folder: Path) -> list[Path]:
 
     Raises:
         InvalidInput: a package cannot have the name, or the folder exists or cannot be written.
-
     """
     name = checked_name(name)
     if folder.exists() or folder.is_symlink():

@@ -134,7 +134,6 @@ def _trained_explorer() -> Path | None:
 
     Raises:
         InvalidInput: the environment variable names a folder without a trained policy.
-
     """
     named = os.environ.get(EXPLORER)
     if named == "":

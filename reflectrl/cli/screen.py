@@ -26,7 +26,6 @@ class Screen:
             order and with bars.
         skip: prefix of lines of a state that are left out.
         max_chars: characters shown of a line.
-
     """
 
     def __init__(

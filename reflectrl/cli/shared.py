@@ -81,7 +81,6 @@ def only_one(options: Mapping[str, bool], otherwise: str = "") -> str | None:
 
     Raises:
         InvalidInput: several were given.
-
     """
     given = [name for name, is_given in options.items() if is_given]
     if len(given) > 1:

@@ -223,7 +223,6 @@ def generalized_advantages(
 
     Returns:
         (T,) advantages; their sum with ``values`` is the target of the value head.
-
     """
     advantages, total = [], 0.0
     following = [*values[1:], last_value]
@@ -247,7 +246,6 @@ def leave_one_out(returns: Floats, groups: NDArray[np.int64], episodes: NDArray[
 
     Returns:
         (N,) baselines, which do not depend on the returns of the step's episode; 0 if there is no other episode.
-
     """
     total, count = _of_other_episodes(returns, groups, episodes)
     all_total, all_count = _of_other_episodes(returns, np.zeros_like(groups), episodes)
@@ -263,7 +261,6 @@ def group_advantages(totals: Floats, tasks: NDArray[np.int64]) -> Floats:
 
     Returns:
         (E,) advantages; 0 where all episodes of a task have the same return.
-
     """
     above = _above_mean(totals, tasks)
     squares, count = _sums(above**2, tasks)
@@ -294,7 +291,6 @@ def step_grouped(
 
     Returns:
         (N,) advantages.
-
     """
     return _above_mean(totals, tasks)[episodes] + weight * _above_mean(returns, states)
 

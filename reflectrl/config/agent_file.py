@@ -48,7 +48,6 @@ def read_agent_file(folder: Path) -> AgentFile | None:
 
     Raises:
         InvalidInput: the file is damaged, was written by another version, or describes no agent.
-
     """
     path = folder / AGENT
     if not path.exists():
@@ -82,7 +81,6 @@ def exported_recipe(recipe: Recipe, folder: Path) -> Recipe:
 
     Raises:
         InvalidInput: the folder holds no policy.
-
     """
     if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         raise InvalidInput(

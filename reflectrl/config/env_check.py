@@ -22,7 +22,6 @@ def check_recipe(recipe: Recipe) -> None:
 
     Raises:
         InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
-
     """
     name, base = recipe.env.name, recipe.env.options
     known = inspect.signature(env_class(name)).parameters

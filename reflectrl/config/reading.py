@@ -76,7 +76,6 @@ def recipe_text(name: str) -> str:
 
     Raises:
         InvalidInput: an unknown name.
-
     """
     if name not in _shipped():
         raise InvalidInput(f"recipe {name!r} is unknown; {nearest(name, recipe_names())}")
@@ -99,7 +98,6 @@ def arm_names(recipe: str | Path) -> list[str]:
 
     Raises:
         InvalidInput: no such recipe.
-
     """
     identity, text, _, _ = _located(str(recipe), Path(), ())
     return [*_arms(_values(identity, text))]
@@ -120,7 +118,6 @@ def load_recipe(
 
     Raises:
         InvalidInput: the recipe has mistakes; the message lists all of them, one per line.
-
     """
     if isinstance(recipe, str | Path):
         name, source = str(recipe), _read(str(recipe), Path(), (), arm)
@@ -152,7 +149,6 @@ def load_saved_recipe(path: Path, *, hosts: Collection[str] = (), given: Collect
     Raises:
         InvalidInput: there is none, the recipe has mistakes (the message lists all of them, one per line) or extends a
             file, or it came from elsewhere and asks for more than the user has allowed.
-
     """
     if not path.is_file():
         raise InvalidInput(f"{path.parent} is not a run folder, as it has no {path.name}; give a recipe to begin one.")

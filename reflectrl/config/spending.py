@@ -50,7 +50,6 @@ def price_mistakes(before: Any, after: Any, states: Callable[[str], bool]) -> li
         before: values of a recipe.
         after: the values after the change (an extending recipe, or overrides).
         states: whether the change states the price at a dotted key.
-
     """
 
     def server(section: dict[str, Any]) -> list[Any]:
@@ -77,7 +76,6 @@ def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, pr
     Raises:
         InvalidInput: a budget that is not above 0, or that cannot be compared with what a role no longer in the recipe
             has spent; a damaged file.
-
     """
     endpoints = endpoints_of(recipe.model_dump())
     account = Account(max_cost, {role: key for role, (key, _) in endpoints.items()})

@@ -53,7 +53,6 @@ class Stage:
 
         Raises:
             InvalidInput: no training task has one of the prefixes.
-
         """
         tasks = env.split_tasks("train")
         chosen = [task for task in tasks if not self.tasks or task.id.startswith(tuple(self.tasks))]
@@ -163,7 +162,6 @@ class EntropyTarget:
 
         Raises:
             InvalidInput: more than the entropy of a uniform choice.
-
         """
         if self.unit == "uniform" and self.target >= 1:
             raise InvalidInput(
@@ -183,7 +181,6 @@ class EntropyTarget:
             entropy: mean entropy in nats per step.
             uniform: mean entropy of a uniform choice from the same menus, in nats per step.
             progress: fraction of the updates that are done.
-
         """
         first = self.target * (uniform if self.unit == "uniform" else 1.0)
         target = first * (1 - (1 - self.target_end) * progress)
@@ -340,7 +337,6 @@ class RLFTSettings:
         Raises:
             InvalidInput: incomplete groups or groups of one, a weight for a reward that is not given, or a replay that
                 does not suit the estimator of advantages.
-
         """
         if isinstance(self.advantage, EpisodeGroup | StepGroup) and self.episodes_per_task == 1:
             raise InvalidInput(
@@ -401,7 +397,6 @@ def suited(horizon: int, return_spread: float) -> dict[str, tuple[Any, str]]:
     Args:
         horizon: maximum number of steps of an episode.
         return_spread: standard deviation of the returns of episodes.
-
     """
     discount = round(1 - 1 / min(max(2 * horizon, 20), 200), 4)
     chosen: dict[str, tuple[Any, str]] = {"gamma": (discount, f"episodes have up to {counted(horizon, 'step')}")}
@@ -430,7 +425,6 @@ def check_action_mode(settings: RLFTSettings, mode: ActionMode, *, reflects: boo
 
     Raises:
         InvalidInput: a setting that has no effect.
-
     """
     silent, setting, thinking = mode not in THOUGHTS, "the prompt's action_mode", " or ".join(THOUGHTS)
     if silent and not reflects and settings.thought_lambda != RLFTSettings.thought_lambda:

@@ -114,7 +114,6 @@ def check_trust(
 
     Raises:
         InvalidInput: it wants more; the message names every wish, and how to agree.
-
     """
     if os.environ.get(TRUSTED) == str(folder.resolve()) or _mark(folder, text).exists():
         return

@@ -52,7 +52,6 @@ def read_yaml(text: str, what: str) -> tuple[Any, list[str]]:
 
     Raises:
         InvalidInput: not YAML, or a kind of value that no recipe has.
-
     """
     try:
         values, twice = _parsed(text)

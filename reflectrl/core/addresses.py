@@ -72,7 +72,6 @@ def public_address(url: str) -> str:
 
     Raises:
         InvalidInput: it is not an address, or contains credentials, which the message does not repeat.
-
     """
     expected = "expected one like http://localhost:8000/v1"
     try:
@@ -100,7 +99,6 @@ def variable_name(name: str) -> str:
 
     Raises:
         InvalidInput: it may not; the message does not repeat it, because it may be the key itself.
-
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InvalidInput(
@@ -117,7 +115,6 @@ def public_source(source: str) -> str:
 
     Raises:
         InvalidInput: it contains an HTTP login, which the message does not repeat.
-
     """
     scheme, _, rest = source.partition("://")
     if scheme.endswith(("http", "https")) and "@" in rest.partition("/")[0]:
@@ -169,7 +166,6 @@ def listen(host: str, port: int) -> socket.socket:
 
     Raises:
         InvalidInput: the address cannot be used.
-
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -135,7 +135,6 @@ def ambiguous_states(env: NatLangEnv, *, episodes: int, seed: int) -> Ambiguity 
 
     Raises:
         EnvFailed: the environment failed.
-
     """
     rng = random.Random(f"{seed} ambiguous states")
     tasks = list(env.split_tasks("train"))
@@ -420,7 +419,6 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
 
     Raises:
         InvalidInput: a check failed; the message describes the first fault that was found.
-
     """
     if not isinstance(env, NatLangEnv):
         raise InvalidInput(f"check_env was given {env!r}; expected an environment, such as make_env('number_line').")

@@ -26,7 +26,6 @@ def need_pillow(what: str, otherwise: str) -> None:
 
     Raises:
         InvalidInput: Pillow is missing, older than 10.1, or built without FreeType.
-
     """
     try:
         pillow().ImageFont.load_default(12)
@@ -52,7 +51,6 @@ def strip(states: Sequence[Sequence[Image]], captions: Sequence[str]) -> Image:
     Args:
         states: (n,) pictures of each state, which follow each other as frames.
         captions: (n,) text under each frame of a state; its end is cut off where it is wider than the frame.
-
     """
     tools = pillow()
     frames = [

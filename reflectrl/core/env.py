@@ -113,7 +113,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     Raises:
         InvalidInput: a horizon below 1.
-
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}
@@ -234,7 +233,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             InvalidInput: an unknown option, a negative seed, a task that is no ``Task``, or input that the environment
                 refuses.
             EnvFailed: the environment raised something else, or returned an observation that no player can use.
-
         """
         if seed is not None and seed < 0:
             raise InvalidInput(f"reset of {self.name!r} was given seed={seed}; expected 0 or more.")
@@ -260,7 +258,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         Raises:
             InvalidInput: the action is not on the menu, or the episode is over.
             EnvFailed: the environment raised, or returned what the protocol forbids.
-
         """
         if self._ended:
             raise InvalidInput(f"step of {self.name!r} was called before reset or after the episode's end; call reset.")
@@ -310,7 +307,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
         Raises:
             EnvFailed: the expert raised, or returned an action off the menu or a text that no file can hold.
-
         """
         observation = self.observation
         legal = None if self._ended else observation.actions
@@ -346,7 +342,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         Raises:
             InvalidInput: an unknown or empty split.
             EnvFailed: the environment raised, or returned something other than tasks.
-
         """
         tasks = self.any_tasks(split)
         if not tasks:
@@ -359,7 +354,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         Raises:
             InvalidInput: an unknown split.
             EnvFailed: the environment raised, or returned something other than tasks.
-
         """
         if split not in self.splits:
             raise InvalidInput(f"split {split!r} is unknown; {nearest(str(split), self.splits)}")

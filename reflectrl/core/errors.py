@@ -89,7 +89,6 @@ def need_one_of(argument: str, given: object, known: Iterable[str]) -> None:
 
     Raises:
         InvalidInput: it is another one.
-
     """
     if given not in (words := tuple(known)):
         raise InvalidInput(f"{argument}={given!r} was given; {nearest(str(given), words)}")

@@ -56,7 +56,6 @@ class DatasetDraft(Protocol):
 
         Returns:
             Numbers of what was left out, by kind and by reason.
-
         """
 
 
@@ -84,7 +83,6 @@ class DatasetBuilder(Protocol):
             per_file: maximum number of questions about a file.
             seed: seed of the choice of files and splits.
             writer: writer of the questions, as in a recipe; ``openai`` is a chat model.
-
         """
 
 
@@ -140,7 +138,6 @@ class Copilot(Protocol):
         Raises:
             InvalidInput: an empty question, a missing or empty source, or an answer that is not in the source.
             WorkFailed: the source cannot be fetched.
-
         """
 
     def work_on(
@@ -171,7 +168,6 @@ class Copilot(Protocol):
                 machine on which programs cannot run.
             WorkFailed: the task was not finished within ``steps``, the source changed meanwhile or cannot be written,
                 the changed files are too large or another user's, or the chat endpoint failed.
-
         """
 
 
@@ -210,7 +206,6 @@ class TextSpace(gymnasium.Space[str]):
 
         Raises:
             InvalidInput: a mask that is not a sequence of texts, a probability, or nothing to draw from.
-
         """
         if probability is not None:
             raise InvalidInput("TextSpace.sample was given probabilities; expected none: give the legal texts as mask.")

@@ -26,7 +26,6 @@ def user_path(given: str | Path) -> Path:
 
     Raises:
         InvalidInput: there is no such home.
-
     """
     try:
         return Path(given).expanduser()
@@ -44,7 +43,6 @@ def open_regular(path: Path) -> BufferedReader:
 
     Raises:
         OSError: there is none that can be read, or it is not a regular one; reading a pipe could wait for ever.
-
     """
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
@@ -57,7 +55,6 @@ def open_own(name: str | Path, flags: int) -> int:
 
     Raises:
         InvalidInput: it is a link, which may lead to a file of somebody else, or a pipe, which could wait for ever.
-
     """
     try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -73,7 +70,6 @@ def read_bytes(path: Path, expected: str) -> bytes:
 
     Raises:
         InvalidInput: there is no such file, or it cannot be read.
-
     """
     try:
         with open_regular(path) as file:
@@ -104,7 +100,6 @@ def in_one_move(path: Path) -> Iterator[Path]:
 
     Raises:
         InvalidInput: a file would replace a folder, with all that is in it.
-
     """
     fresh, stale = fresh_place(path), path.with_name(f".{path.name}.stale")
     for leftover in (fresh, stale):
@@ -142,7 +137,6 @@ def check_output(path: Path) -> None:
 
     Raises:
         InvalidInput: the file cannot be written.
-
     """
     try:
         kind = stat.S_IFMT(path.lstat().st_mode)
@@ -165,7 +159,6 @@ def write_output(path: Path, data: str | bytes) -> None:
 
     Raises:
         InvalidInput: the file cannot be written.
-
     """
     try:
         write_bytes(path, data.encode() if isinstance(data, str) else data)

@@ -33,7 +33,6 @@ class IndexedActions(gymnasium.Wrapper[str, SupportsInt, str, str], RecordConstr
 
     Raises:
         InvalidInput: another environment, or one without menus.
-
     """
 
     def __init__(self, env: gymnasium.Env[str, str], illegal_reward: float = 0.0) -> None:
@@ -71,7 +70,6 @@ class IndexedActions(gymnasium.Wrapper[str, SupportsInt, str, str], RecordConstr
         Raises:
             InvalidInput: the episode is over.
             EnvFailed: as ``NatLangEnv.step``.
-
         """
         if self._over:
             raise InvalidInput(f"step of {self._inner.name!r} was called after the episode's end; call reset.")

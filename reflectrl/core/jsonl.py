@@ -44,7 +44,6 @@ def encode(value: Any) -> Any:
         TypeError: a value that JSON cannot hold.
         ValueError: an integer with thousands of digits.
         RecursionError: a value that contains itself, or hundreds of nested lists.
-
     """
     return msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=to_plain)
 
@@ -54,7 +53,6 @@ def to_plain(value: Any) -> object:
 
     Raises:
         TypeError: the value is not an instance of a plain type.
-
     """
     plain: type[Any]
     for plain in (str, int, float, tuple):
@@ -75,7 +73,6 @@ def decode(kind: type[T], value: object, where: str) -> T:
 
     Raises:
         InvalidInput: a missing, unknown or mistyped field; the message names it.
-
     """
     try:
         record = msgspec.convert(value, kind)
@@ -169,7 +166,6 @@ def dump_line(record: Any, path: Path) -> str:
 
     Raises:
         WorkFailed: a value that JSON cannot hold, such as NaN.
-
     """
     try:
         line = json.dumps(encode(record), ensure_ascii=False, allow_nan=False) + "\n"
@@ -205,7 +201,6 @@ def read_json(path: Path, expected: str) -> Any:
 
     Raises:
         InvalidInput: no such file, or it is not JSON in UTF-8.
-
     """
     try:
         return json.loads(read_text(path, expected))
@@ -233,7 +228,6 @@ def read_jsonl(path: Path, *, skip_unfinished: bool = False) -> Iterator[tuple[s
 
     Raises:
         InvalidInput: no such file, or a line that is too long or is not JSON in UTF-8; JSON has no NaN or infinity.
-
     """
     lines = read_bytes(path, "a file of JSON lines").split(b"\n")
     for number, line in enumerate(lines[:-1] if skip_unfinished or lines[-1] == b"" else lines, start=1):

@@ -21,7 +21,6 @@ class LabelChat(Messages):
         labels: (n,) label of each action of the menu.
         actions: (n,) the actions.
         strict: read no label from a reply that names several: a guess would be worse than no answer.
-
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class PicturedChat(Messages):
     Args:
         messages: the chat.
         images: the pictures.
-
     """
 
     def __init__(self, messages: Iterable[dict[str, str]], images: Sequence[Image]) -> None:
@@ -57,7 +55,6 @@ class TokenPrompt(Messages):
         allowed: the tokens of which the reply is one; empty for a reply of any tokens.
         logprobs: whether to ask for the log-probabilities of the reply's tokens.
         more: further fields of the request, which replace those of the endpoint.
-
     """
 
     def __init__(

@@ -44,7 +44,6 @@ def check_format(folder: Path, written_by: object) -> None:
 
     Raises:
         InvalidInput: it has another format, or no record.
-
     """
     given = written_by if isinstance(written_by, dict) else {}
     if given.get("format") != FORMAT:
@@ -99,7 +98,6 @@ def read_origin(run: Path) -> Origin | None:
 
     Raises:
         InvalidInput: the record is damaged.
-
     """
     path = run / LEDGER
     if not path.exists():

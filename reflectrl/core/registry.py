@@ -50,7 +50,6 @@ def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     Raises:
         InvalidInput: a name with other characters than letters, digits, ``_``, ``.`` and ``-``, a target that is
             neither, or a name that is registered for another class.
-
     """
     if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
         raise InvalidInput(
@@ -99,7 +98,6 @@ def env_class(name: str) -> type[NatLangEnv]:
 
     Raises:
         InvalidInput: an unknown name, a target that cannot be imported, or a target that is no ``NatLangEnv``.
-
     """
     target: str | type[NatLangEnv] | None
     if names_class(name):
@@ -143,7 +141,6 @@ def env_path(name: str) -> str | None:
 
     Raises:
         InvalidInput: a class that no other process can import.
-
     """
     target = name if names_class(name) else _TARGETS.get(name.partition(":")[0])
     if target is None or isinstance(target, str):
@@ -166,7 +163,6 @@ def make_env(name: str, **options: Any) -> NatLangEnv:
     Raises:
         InvalidInput: an unknown name, an option that is unknown, missing, given twice or refused by the class, or a
             class whose constructor does not call that of ``NatLangEnv``.
-
     """
     cls = env_class(name)
     signature = inspect.signature(cls)
@@ -208,7 +204,6 @@ def check_constructed(env: NatLangEnv) -> None:
 
     Raises:
         InvalidInput: it did not.
-
     """
     if "action_space" not in vars(env):
         raise InvalidInput(
@@ -240,7 +235,6 @@ def make_envs(env: Env, options: Mapping[str, Any], count: int) -> Sequence[NatL
     Raises:
         InvalidInput: an unknown name, options that the environment does not accept, an environment in place of its
             class, or no environments were asked for.
-
     """
     if count < 1:
         raise InvalidInput(f"{count} environments were asked for; expected 1 or more to play in parallel.")
@@ -271,7 +265,6 @@ def make_gym_env(name: str, render_mode: str | None = None, **options: Any) -> N
 
     Raises:
         InvalidInput: another render mode than ``ansi``, or see ``make_env``.
-
     """
     if render_mode not in (None, "ansi"):
         raise InvalidInput(f"render_mode={render_mode!r} was given to {name!r}; expected 'ansi': a state is a text.")

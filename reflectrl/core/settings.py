@@ -53,7 +53,6 @@ def settings(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
 
     Returns:
         A class decorator. The constructor of the class raises one ``InvalidInput`` that lists all wrong values.
-
     """
 
     def decorate(plain: type[T]) -> type[T]:

@@ -51,7 +51,6 @@ def gentle_stops(tell: Callable[[str], None] = tell_user) -> Iterator[Stop]:
 
     Raises:
         WorkFailed: a stop was requested, and the handler of the signal did not end the process.
-
     """
     stop = Stop()
     before: dict[signal.Signals, _Handler] = {}
@@ -108,7 +107,6 @@ def run_async(work: Coroutine[Any, Any, T], runner: asyncio.Runner | None = None
 
     Raises:
         SystemExit: a signal handler raised it; it is raised again once ``work`` has cleaned up.
-
     """
     watched = _Watched(work)
     try:

@@ -104,7 +104,6 @@ class Account:
 
     Raises:
         InvalidInput: the limit is not above 0.
-
     """
 
     def __init__(self, max_cost: float | None = None, keys: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -133,7 +132,6 @@ class Account:
 
         Raises:
             InvalidInput: a limit is set, but ``who``, the endpoint of ``role``, has no price.
-
         """
         if self.max_cost is not None and price is None:
             raise InvalidInput(
@@ -153,7 +151,6 @@ class Account:
 
         Raises:
             WorkFailed: the call might exceed the limit.
-
         """
         if self.max_cost is not None and self.spent + self._reserved + call_cost > self.max_cost:
             raise WorkFailed(

@@ -40,7 +40,6 @@ def open_http() -> httpx2.AsyncClient:
 
     Raises:
         InvalidInput: an environment variable for proxies or certificates cannot be used.
-
     """
     for name in _set(*_PROXIES):
         if not _PROXY.match(os.environ[name]):
@@ -192,7 +191,6 @@ class Dialect:
 
     Args:
         endpoint: the server.
-
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -241,7 +239,6 @@ def joined(body: object) -> object:
 
     Raises:
         ValueError: the stream is broken, or not one of completions.
-
     """
     if not isinstance(body, str) or not re.match(r"\s*(data|event|id|retry)?:", body):
         return body
@@ -312,7 +309,6 @@ class Api:
 
     Raises:
         InvalidInput: environment variables for proxies or certificates cannot be used.
-
     """
 
     def __init__(self, endpoint: Endpoint, key: str, tell: Callable[[str], None]) -> None:
@@ -382,7 +378,6 @@ class Api:
         Raises:
             UnusableReply: the attempt failed, but may be repeated.
             WorkFailed: the endpoint cannot be used.
-
         """
         seconds, task = seconds or self._endpoint.attempt_s, asyncio.current_task()
         if not self._apis or task is None:

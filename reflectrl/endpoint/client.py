@@ -61,7 +61,6 @@ class ChatClient:
     Raises:
         InvalidInput: the key is missing, the address is invalid, the budget is limited but no price is known, or
             environment variables for proxies or certificates cannot be used.
-
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class ChatClient:
             reads: for each chat, the function that reads a value from its reply.
             draws: as in ``ask``.
             instead: value for a rejected call; ``None`` to raise.
-
         """
         self._stay_open()
 
@@ -146,7 +144,6 @@ class ChatClient:
 
         Raises:
             InvalidInput: one of them gives no usable answer, or not in time.
-
         """
         self._stay_open()
 
@@ -185,7 +182,6 @@ class ChatClient:
         Raises:
             RejectedReply: the model gave no usable reply in ``endpoint.max_attempts`` attempts.
             WorkFailed: the endpoint cannot be used, the budget is spent, or too many calls were rejected.
-
         """
         if not self._api.is_open:
             raise InvalidInput("ChatClient.ask was called outside of `async with client:`; open the client first.")
@@ -247,7 +243,6 @@ class ChatClient:
 
         Raises:
             WorkFailed: the endpoint cannot be used.
-
         """
         try:
             return await self._repeat(lambda _: self._api.send(request))
@@ -339,7 +334,6 @@ class ChatClient:
 
         Raises:
             WorkFailed: they might exceed the limit.
-
         """
         max_cost = BATCH_DISCOUNT * sum(self.endpoint.max_cost(chat) for chat in chats)
         self._account.reserve(max_cost)

@@ -65,7 +65,6 @@ def public_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         InvalidInput: one is, or JSON cannot hold it; the message does not repeat values.
-
     """
     if ours := _OURS & fields.keys():
         raise InvalidInput(
@@ -243,7 +242,6 @@ class Endpoint:
 
         Raises:
             InvalidInput: the key is missing or malformed, or Azure's address is missing.
-
         """
         url, azure = self.base_url, self.azure_api_version is not None
         if azure and url is None:

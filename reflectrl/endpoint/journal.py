@@ -82,7 +82,6 @@ class Journal:
 
     Raises:
         InvalidInput: a file is damaged or has another format.
-
     """
 
     def __init__(self, folder: Path | None = None, *, read_only: bool = False) -> None:
@@ -130,7 +129,6 @@ class Journal:
 
         Raises:
             RejectedReply: the call was rejected.
-
         """
         if asked in self._rejected:
             raise RejectedReply(self._rejected[asked])
@@ -189,7 +187,6 @@ def read_replies(folder: Path) -> list[PaidReply]:
 
     Raises:
         InvalidInput: the file is damaged.
-
     """
     lines = _lines(folder / REPLIES, PaidReply)
     waiting: dict[str, int] = {}

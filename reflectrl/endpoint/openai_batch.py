@@ -76,7 +76,6 @@ class Batches:
         folder: folder of the role's calls.
         client: client of the endpoint, whose journal receives the replies.
         max_calls: maximum number of calls in one batch.
-
     """
 
     def __init__(self, folder: Path, client: ChatClient, max_calls: int = MAX_BATCH_CALLS) -> None:
@@ -89,7 +88,6 @@ class Batches:
 
         Raises:
             InvalidInput: batches were submitted, and not yet collected.
-
         """
         if batches := self._open():
             raise InvalidInput(
@@ -103,7 +101,6 @@ class Batches:
         Raises:
             InvalidInput: earlier batches were not collected.
             WorkFailed: the endpoint refused, or the budget does not suffice.
-
         """
         submitted: list[OpenBatch] = []
         async with self._client:
@@ -156,7 +153,6 @@ class Batches:
         Raises:
             InvalidInput: no batch is open.
             WorkFailed: the endpoint failed.
-
         """
         if not self._open():
             raise InvalidInput("no batch was submitted from this folder; begin with --batch submit.")

@@ -90,7 +90,6 @@ class UnusableReply(Exception):
         free: True if the next request asks in another way, so that it does not count as a repetition.
         status: HTTP status of the answer; 0 for a failure without one.
         complaints: parts of the request that the server complains of, as ``Dialect`` names them.
-
     """
 
     def __init__(
@@ -119,7 +118,6 @@ class Refused(WorkFailed):
     Args:
         sentence: reason, for messages.
         complaints: parts of the request that the server complains of, as ``Dialect`` names them.
-
     """
 
     def __init__(self, sentence: str, complaints: frozenset[str] = frozenset()) -> None:
@@ -149,7 +147,6 @@ def read_text(completion: Any, safe: Callable[[str], str]) -> Text:
 
     Raises:
         UnusableReply: the completion has no whole text, or one with thinking or marks that cannot be taken out.
-
     """
     said, finish = read_choice(completion, safe)
     answer = without_thinking(said).strip()
@@ -170,7 +167,6 @@ def read_choice(completion: Any, safe: Callable[[str], str]) -> tuple[str, str |
 
     Raises:
         UnusableReply: a server sent something else, the model refused, or the reply broke off with an error.
-
     """
     try:
         choice = completion["choices"][0]
@@ -194,7 +190,6 @@ def read_continued(completion: Any, safe: Callable[[str], str]) -> Text:
 
     Raises:
         UnusableReply: a server sent something else, or the text broke off with an error.
-
     """
     try:
         choice = completion["choices"][0]
@@ -325,7 +320,6 @@ class LabelWays:
     Args:
         endpoint: the server.
         ways: ways to try, in this order; OpenAI and Azure are asked by "text" only.
-
     """
 
     def __init__(self, endpoint: Endpoint, ways: Sequence[str] = WAYS) -> None:
@@ -355,7 +349,6 @@ class LabelWays:
 
         Raises:
             UnusableReply: the completion has no label; the repetition is free if it uses the next way.
-
         """
         if way == "text":
             return self._read_text(chat, read_text(completion, safe))

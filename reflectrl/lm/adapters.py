@@ -58,7 +58,6 @@ def check_4bit(base: str, layers: Mapping[str, nn.Linear]) -> None:
 
     Raises:
         InvalidInput: a layer that cannot be computed in 4 bits on this machine.
-
     """
     by_shape = {(layer.out_features, layer.in_features): (name, layer) for name, layer in layers.items()}
     for name, layer in by_shape.values():
@@ -78,7 +77,6 @@ def add_lora(model: PreTrainedModel, lora: LoraSection, token_ids: Sequence[int]
 
     Raises:
         InvalidInput: unknown target modules or layers, or an adapter on the lm_head.
-
     """
     from peft import LoraConfig, get_peft_model
 
@@ -125,7 +123,6 @@ def check_layers(lora: LoraSection, layers: int, name: str) -> None:
 
     Raises:
         InvalidInput: the model has fewer layers.
-
     """
     if lora.layer_numbers and lora.layer_numbers[-1] >= layers:
         raise InvalidInput(
@@ -158,7 +155,6 @@ def load_lora(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PeftM
 
     Raises:
         InvalidInput: the adapter belongs to another base.
-
     """
     from peft import PeftModel
 

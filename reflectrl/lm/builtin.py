@@ -46,7 +46,6 @@ def make_base(
         corpus: texts that the tokenizer is trained on: the run's SFT rows, of both players.
         labels: menu labels, each of which becomes one token.
         seed: seed of the initial weights.
-
     """
     if section.name != BUILTIN:
         return section

@@ -49,7 +49,6 @@ def turn_of(tokenizer: PreTrainedTokenizerBase) -> Turn | None:
 
     Raises:
         InvalidInput: the template cannot be used, or does not show a text as it is given.
-
     """
     if not getattr(tokenizer, "chat_template", None):
         return None
@@ -71,7 +70,6 @@ def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
 
     Raises:
         InvalidInput: as ``turn_of`` does, or thinking without a template.
-
     """
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):  # several by name, of which transformers takes this one

@@ -124,7 +124,6 @@ def write(
         sampler: chooses tokens; its sequences are numbered as in ``rows``.
         ends: token ids that end a text.
         limit: maximum number of tokens of a text.
-
     """
     said: list[list[int]] = [[] for _ in rows]
     waiting = deque(range(len(rows)))

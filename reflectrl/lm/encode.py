@@ -36,7 +36,6 @@ class PlainText:
 
     Raises:
         InvalidInput: the chat template cannot be used.
-
     """
 
     def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
@@ -59,7 +58,6 @@ class PlainText:
 
         Raises:
             InvalidInput: a prompt with pictures, for a model that reads text.
-
         """
         parts = [_parted(prompt) if self._turn is None else _trimmed(*_parted(prompt)) for prompt in prompts]
         heads = self._plain([head for head, _ in parts], **self._bare)
@@ -193,7 +191,6 @@ class PromptEncoder:
 
         Raises:
             InvalidInput: the prompt does not fit even without history, or has pictures that the model does not read.
-
         """
         return self.all_tokens([prompt], reserve)[0]
 
@@ -216,7 +213,6 @@ class PromptEncoder:
 
         Raises:
             InvalidInput: a prompt without a menu, or a menu with more actions than there are labels.
-
         """
         return self.with_menus(prompts, padded(self.rows(prompts), device))
 

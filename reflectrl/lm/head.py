@@ -147,7 +147,6 @@ def try_head(model: PreTrainedModel) -> int | None:
 
     Raises:
         InvalidInput: the model needs other inputs than token ids, or is not causal.
-
     """
     tokens = known_tokens(model, max(_LENGTHS) + 1)
     inputs = padded([tokens[:length] for length in _LENGTHS], model.device)
@@ -234,7 +233,6 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False, value_t
 
     Raises:
         InvalidInput: LoRA on the lm_head, a quantised lm_head, or a model that ``try_head`` refuses.
-
     """
     _check_head(model.get_output_embeddings())
     width = try_head(model)

@@ -66,7 +66,6 @@ def adopt_kernels(model: PreTrainedModel, section: ModelSection) -> None:
 
     Raises:
         InvalidInput: an architecture whose trunk has no name.
-
     """
     for module in model.modules():
         for name, child in module.named_children():
@@ -152,7 +151,6 @@ def new_model(section: ModelSection, *, labels: Sequence[str], seed: int) -> Lan
 
     Raises:
         InvalidInput: the model cannot be loaded or does not fit the section.
-
     """
     _check_folder(local_name(section.name))
     _warn_of_code(section.name, section)
@@ -200,7 +198,6 @@ def load_model(folder: Path, section: ModelSection, *, trainable: bool) -> Langu
 
     Raises:
         InvalidInput: the folder is missing, holds no such player, or has weights that are not finite.
-
     """
     if not folder.is_dir():
         raise InvalidInput(f"the model folder {str(folder)!r} does not exist; train this player, or fix the path.")
@@ -284,7 +281,6 @@ def load_processor(name: str, section: ModelSection) -> tuple[Any, PreTrainedTok
 
     Raises:
         InvalidInput: none is there, it cannot be loaded, or it has no end-of-text token.
-
     """
     folder = Path(name)
     if folder.is_dir() and not any(match for kind in _TOKENIZER_FILES for match in folder.glob(kind)):
@@ -318,7 +314,6 @@ def read_config(name: str, section: ModelSection) -> PreTrainedConfig:
     Raises:
         InvalidInput: it cannot be loaded, or the model reads fewer tokens than ``max_length``, or no images where the
             section wants them, or images where it does not.
-
     """
     with _loading(name, "model"):
         config: PreTrainedConfig = AutoConfig.from_pretrained(

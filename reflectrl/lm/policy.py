@@ -150,7 +150,6 @@ class LMPolicy:
 
         Raises:
             ModelFailed: a probability of a frozen model is not finite; in training, the loss finds that.
-
         """
         with in_eval_mode(self._model):
             return self._choose(views, self._encoder.rows([view.prompt for view in views]), draws)
@@ -188,7 +187,6 @@ class LMPolicy:
 
         Raises:
             InvalidInput: a decision that is not a choice from the menu.
-
         """
         inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)
         batch = self._encoder.with_menus([view.prompt for view in part.views], inputs)

@@ -33,7 +33,6 @@ def shape_of(section: ModelSection, saved: Path | None = None) -> Shape:
 
     Raises:
         InvalidInput: as ``read_config`` does.
-
     """
     if section.name == BUILTIN:
         return Shape(section.builtin.layers, section.builtin.width)

@@ -203,7 +203,6 @@ class PrefixCache:
         device: device of the model.
         dtype: type of the model's weights.
         limit: maximum number of sequences in a forward pass.
-
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, limit: int = 256) -> None:
@@ -244,7 +243,6 @@ class PrefixCache:
             For each forward pass, the indices in ``rows`` of the sequences that it completes, in the order of their
             slots (none for a prefix that all of them share), and its input, which the model must read before the next
             pass is requested.
-
         """
         if not rows:
             return

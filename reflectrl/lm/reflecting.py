@@ -41,7 +41,6 @@ def add_reflector(lm: LanguageModel, folder: Path) -> None:
 
     Raises:
         InvalidInput: as ``check_adapter`` does.
-
     """
     check_adapter(folder)
     lm.model.load_adapter(str(folder), adapter_name=REFLECTING, is_trainable=True)
@@ -134,7 +133,6 @@ class ReflectingPolicy(ThinkingPolicy):
 
         Raises:
             InvalidInput: a view shows the words of another reflector.
-
         """
         if any("reflector" in view.said for view in views):
             raise InvalidInput(

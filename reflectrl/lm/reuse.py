@@ -56,7 +56,6 @@ def refusal(model: PreTrainedModel, max_length: int, tree_tokens: int = 0) -> st
         model: a causal language model.
         max_length: maximum number of tokens of a sequence.
         tree_tokens: maximum number of tokens of a tree; trees of ``max_length`` tokens are always tested.
-
     """
     if hasattr(model, "pictures"):
         return "it reads images, whose states are not kept"

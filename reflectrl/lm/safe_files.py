@@ -49,7 +49,6 @@ def check_steps(path: Path) -> None:
 
     Raises:
         InvalidInput: the file is not JSON, declares a step that is not known, or its steps or tokens are too long.
-
     """
     found = path.stat()
     _check(path, found.st_size, found.st_mtime_ns)
@@ -83,7 +82,6 @@ def growth(step: Any) -> float:
 
     Raises:
         ValueError: a type of step that is not known.
-
     """
     if step is None:
         return 1
@@ -155,7 +153,6 @@ def checked(name: str, *, weights: bool = False) -> dict[str, str]:
         InvalidInput: a file that is not read, see ``check_folder``, a file in the place of a folder, or an adapter in
             that of a model; or as ``local_name`` does.
         OSError: a model of the hub that cannot be found or fetched.
-
     """
     found = local_name(name)
     folder = Path(found)
@@ -186,7 +183,6 @@ def check_folder(folder: Path) -> None:
         InvalidInput: a file that is a pipe, a device, a socket or a broken link, that lies elsewhere or is too large;
             an index or a configuration that names weights elsewhere or in another format; or a tokenizer that makes
             texts grow without bound.
-
     """
     for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
         if not path.name.startswith(".") and not path.is_dir():
@@ -213,7 +209,6 @@ def check_adapter(folder: Path) -> None:
     Raises:
         InvalidInput: as ``check_folder`` does; an adapter of another type, which may load others from elsewhere; or no
             weights but a pickle, which peft would load.
-
     """
     check_folder(folder)
     if (kind := _object(folder / ADAPTER_CONFIG).get("peft_type")) != "LORA":

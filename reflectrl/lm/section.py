@@ -61,7 +61,6 @@ def pinned(name: str) -> str:
 
     Raises:
         ValueError: a package that is neither known nor pinned, or a built-in model that there is not.
-
     """
     if name.startswith("builtin/") and name != "builtin/nano":
         raise ValueError(f"model {name!r} is unknown; the only built-in one is builtin/nano, see model.builtin.")
@@ -224,7 +223,6 @@ def need_trained(model: ModelSection) -> None:
 
     Raises:
         ValueError: the model is ``builtin/nano``, has adapters, or reads pictures.
-
     """
     if model.name == "builtin/nano" or model.lora is not None or model.images:
         raise ValueError(

@@ -181,7 +181,6 @@ def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[
 
     Yields:
         Indices in ``rows`` of the sequences of a pass.
-
     """
     same: dict[Tokens, list[int]] = {}
     for index, row in enumerate(rows):

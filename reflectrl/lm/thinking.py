@@ -108,7 +108,6 @@ class WritingPolicy(LMPolicy):
 
         Raises:
             ValueError: a decision of a policy that writes nothing.
-
         """
         texts = [text_of(decision) for decision in part.decisions]
         inputs = read_tree(part.rows, self._base) if part.tree else padded(part.rows, self._base.device)

@@ -93,7 +93,6 @@ def end_with_text(tokenizer: PreTrainedTokenizerBase) -> None:
 
     Raises:
         InvalidInput: a tokenizer in Python that appends a token.
-
     """
     before, after = _around(tokenizer)
     if not after:
@@ -133,7 +132,6 @@ def label_ids(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> list
     Raises:
         InvalidInput: a label is not exactly one known token there, two labels are the same token, or the chat template
             cannot be used.
-
     """
     found = _after(tokenizer, labels, ACTION_CUE)
     turn = turn_of(tokenizer)

@@ -212,7 +212,6 @@ class LocalModel:
 
         Raises:
             InvalidInput: a level of ``scale`` is not one token of its tokenizer.
-
         """
         self._cue = cue
         levels = label_ids(lm.tokenizer, scale.levels)

@@ -93,7 +93,6 @@ class Agent:
             InvalidInput: a state that no environment may show or that is too long for the model, other numbers of
                 actions, states and rewards before it, words of a role that the agent does not have, none of a player
                 that only an environment can answer for (the expert), or none of the step before where they are needed.
-
         """
         state = self.state(observation, past, said=said, seed=seed, visited=visited, rewards=rewards, before=before)
         return self.play([state])[0]
@@ -180,7 +179,6 @@ def load_agent(
     Raises:
         InvalidInput: no such folder, one without that policy, or one from elsewhere whose recipe would run code, use
             a key, read files or send states to a server that the user has not allowed.
-
     """
     run = Path(run)
     exported = read_agent_file(run)

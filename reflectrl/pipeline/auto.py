@@ -153,7 +153,6 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
 
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
-
     """
     with closing(recipe_env(recipe, folder)) as env:
         layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
@@ -260,7 +259,6 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         run: the run folder.
         stage: the stage, which has not begun.
         tell: called with what is measured, and the time that is left.
-
     """
     if recipe.budget is None or stage == "eval" or (stage == "sft" and not recipe.sft.enabled):
         return recipe

@@ -53,7 +53,6 @@ def check_server(run: Path, prompts: int = 64) -> list[Agreement]:
     Raises:
         InvalidInput: the recipe has no such player, something that it needs is not made yet, or ``served`` refuses a
             server.
-
     """
     recipe = read_recipe(run, given=None)
     seats = [(kind.role.name, seat) for kind, seat in recipe.players.frozen if seat.kind == SERVER]

@@ -118,7 +118,6 @@ def read_claims(path: Path, only: Sequence[str] = ()) -> dict[str, Claim]:
 
     Raises:
         InvalidInput: no such file, mistakes in it (the message lists all of them), or an unknown name.
-
     """
     values, problems = read_yaml(read_text(path, "claims, a YAML file in UTF-8"), f"{path}")
     if not isinstance(values, dict) or not values:
@@ -142,7 +141,6 @@ def plan_claims(claims: Mapping[str, Claim], folder: Path) -> list[Pair]:
 
     Raises:
         InvalidInput: wrong or too few seeds, or a claim about two equal sides.
-
     """
     for name, claim in claims.items():
         if len(read_seeds(claim.seeds)) < LEAST_RUNS:
@@ -171,7 +169,6 @@ def waiting_runs(pairs: Sequence[Pair]) -> list[PlannedRun]:
     Raises:
         InvalidInput: a recipe with mistakes or without what a claim compares, or a folder that was begun with other
             inputs.
-
     """
     for pair in pairs:
         for word, side, run in (("more", pair.claim.more, pair.more[0]), ("less", pair.claim.less, pair.less[0])):

@@ -22,7 +22,6 @@ def check_models(recipe: Recipe) -> tuple[dict[str, ModelSection], dict[str, Sha
     Raises:
         InvalidInput: no such model, one that does not go with its section (see ``read_config``), or adapters in layers
             that it does not have.
-
     """
     sections = {"policy": recipe.model}
     if recipe.reflector_model is not None and recipe.players.reflector.fine_tuned:
@@ -42,7 +41,6 @@ def prepare_compute(recipe: Recipe, run: RunFolder, stage: str, report: Callable
 
     Raises:
         InvalidInput: see ``check_models``.
-
     """
     sections, shapes = check_models(recipe)
     if any("bfloat16" in (section.dtype, section.compute) for section in sections.values()) and not has_bfloat16():

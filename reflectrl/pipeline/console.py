@@ -83,7 +83,6 @@ class Reporter:
     Args:
         console: the output; stderr by default.
         apart: minimum seconds between the lines of a stage where the output is not a terminal.
-
     """
 
     def __init__(self, console: Console | None = None, *, apart: float = MIN_SECONDS_APART) -> None:

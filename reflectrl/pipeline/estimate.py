@@ -164,7 +164,6 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
 
     Raises:
         InvalidInput: a stage would ask a chat model, which may cost money, or anything that the stages refuse.
-
     """
     if asked := [*asked_endpoints(recipe)]:
         raise InvalidInput(

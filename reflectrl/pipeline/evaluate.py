@@ -388,7 +388,6 @@ def run_eval(
     Raises:
         InvalidInput: a split or tasks that the environment does not have, or a reflector that cannot advise here;
             nothing has been played then.
-
     """
     with RecipeEnvs(recipe, run.path, on_failure="replay") as envs:
         # one journal has all replies: none is paid twice where the next start has another number of processes

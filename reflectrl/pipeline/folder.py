@@ -58,7 +58,6 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
     Raises:
         WorkFailed: the disk is full or cannot be written, or ``folder`` was removed.
-
     """
     try:
         yield
@@ -104,7 +103,6 @@ class RunFolder:
 
         Raises:
             InvalidInput: it does not exist, or has another size than it was written with.
-
         """
         place = saved_player(self.path, name)
         path = place if place == self.path else self.recorded(name)
@@ -120,7 +118,6 @@ class RunFolder:
 
         Raises:
             InvalidInput: another process works in it, or it cannot be written.
-
         """
         if not is_main_process():
             yield
@@ -174,7 +171,6 @@ class RunFolder:
 
         Raises:
             InvalidInput: ``stage`` was begun here with other inputs; names the keys that differ.
-
         """
         entry = self._read().get(stage)
         if entry is None:
@@ -220,7 +216,6 @@ class RunFolder:
             stage: name of the stage.
             anew: the stage has run here with other inputs, whose results it replaces when it is done; what an
                 interrupted start of it has left is removed.
-
         """
         entry, path = self._read().get(stage), self.path / RECIPE
         before = read_text(path, "the recipe of this run folder") if path.exists() else None
@@ -334,7 +329,6 @@ def read_recipe(run: Path, *, hosts: Collection[str] = (), given: Collection[str
     Raises:
         InvalidInput: ``run`` is neither, its recipe was edited since its stages were done, or ``load_saved_recipe``
             refuses it.
-
     """
     read_agent_file(run)  # refuses the export of another format
     path = Ledger(run).recipe()
@@ -348,7 +342,6 @@ def last_policy(recipe: Recipe, run: Path) -> str:
 
     Raises:
         InvalidInput: it has none yet.
-
     """
     ledger = Ledger(run)
     for name in POLICIES:

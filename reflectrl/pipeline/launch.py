@@ -37,7 +37,6 @@ def wait_for_all() -> None:
 
     Raises:
         WorkFailed: one of them has ended.
-
     """
     if process_count() == 1:
         return
@@ -57,7 +56,6 @@ def check_agreement(asked: str) -> None:
 
     Raises:
         InvalidInput: some were asked for something else.
-
     """
     if process_count() == 1:
         return

@@ -56,7 +56,6 @@ def copilot(env: str = DEFAULT_COPILOT) -> Copilot:
 
     Raises:
         InvalidInput: the environment has none.
-
     """
     found = env_class(env).extras().copilot
     if found is None:
@@ -90,7 +89,6 @@ def explore(
         InvalidInput: no question, no such source, nothing in it, an answer for the expert that is not there, or a state
             that is too long for a local model.
         WorkFailed: the source cannot be fetched or copied, or a chat endpoint failed.
-
     """
     settings = {**players.options, **(options or {})}
     with copilot(players.env).open_task(source, question, settings, players.answer) as opened:
@@ -127,7 +125,6 @@ def chat_model(model: str, base_url: str | None = None, api_key_env: str | None 
 
     Raises:
         InvalidInput: no key, or an address that cannot be one.
-
     """
     from reflectrl.endpoint.client import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
@@ -146,7 +143,6 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
 
     Raises:
         InvalidInput: no key, or an address that cannot be one.
-
     """
     from reflectrl.endpoint.client import ChatClient
     from reflectrl.endpoint.endpoint import Endpoint
@@ -172,7 +168,6 @@ def trained(run: Path, *, greedy: bool | None = None, hosts: Collection[str] = (
     Raises:
         InvalidInput: no run folder, one of an environment without a copilot, one without a policy yet, one whose
             reflector is the expert, or one from elsewhere that asks for more than was allowed.
-
     """
     recipe = read_recipe(run, hosts=hosts, given=None)
     cls = env_class(recipe.env.name)

@@ -50,7 +50,6 @@ class Game:
 
         Raises:
             InvalidInput: a task is held out, or the file is of other episodes or cannot be written.
-
         """
         train = {task.id for task in self.env.split_tasks("train")}
         if odd := [episode.task.id for episode in episodes if episode.task.id not in train]:
@@ -73,7 +72,6 @@ def person(name: str, options: Options, *, hints: bool = False, reflects: bool =
         options: its options.
         hints: show the expert's reflection.
         reflects: ask the person for reflections, with the expert's as a suggestion.
-
     """
     from reflectrl.seats.others import HumanPolicy, HumanReflector
 
@@ -127,7 +125,6 @@ def trained(
     Raises:
         InvalidInput: no such folder, one without that policy, one of another environment, options with which menus
             are longer than those of the run, or a folder from elsewhere that asks for more than was allowed.
-
     """
     recipe = read_recipe(run, hosts=hosts, given=options if read_agent_file(run) is not None else ())
     if name not in (None, recipe.env.name):
@@ -162,7 +159,6 @@ def choose_episodes(
 
     Raises:
         InvalidInput: no such task or split.
-
     """
     if task is not None:
         tasks = [_task(env, task, env.splits if split is None else (split,))]
@@ -188,7 +184,6 @@ def check_expert(env: NatLangEnv, episode: Episode) -> None:
 
     Raises:
         InvalidInput: there is no expert.
-
     """
     env.reset(seed=episode.seed, options={"task": episode.task})
     if env.hints().reflection is None:
@@ -204,7 +199,6 @@ def play_episode(game: Game, episode: Episode, show: Callable[[Turn], None]) -> 
         InvalidInput: a state that is too long for a local model.
         PlayerLeft: the person at the keyboard stopped playing.
         WorkFailed: the environment or a chat endpoint failed.
-
     """
     layout = game.header.prompt
     return rollout([game.env], [episode], policy=game.policy, seats=game.seats, layout=layout, on_turn=show)[0]

@@ -34,7 +34,6 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         InvalidInput: a model that is missing, incomplete or does not fit the recipe, a missing key, a price that a
             budget needs, a missing login or package, a run or an expert that the evaluation cannot use.
         WorkFailed: a model in a package cannot be fetched.
-
     """
     ahead = [stage for stage in stages if _has_work(recipe, run, stage)]
     if not ahead or spending.dry_run:
@@ -195,7 +194,6 @@ def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
 
     Raises:
         InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.
-
     """
     other = read_recipe(folder, given=None)
     after_rlft = other.players.reflector.trained and read_agent_file(folder) is None
@@ -237,7 +235,6 @@ def check_expert(recipe: Recipe, run: Path) -> None:
 
     Raises:
         InvalidInput: the expert says nothing there.
-
     """
     asked = {"eval.policies": "expert" in recipe.eval.policies, "eval.controls": "expert" in recipe.eval.controls}
     if recipe.dataset or not any(asked.values()):

@@ -53,7 +53,6 @@ def _check(
         prompts: prompts, without the words of others.
         shown: how to show less.
         recent: what prompts show of past steps.
-
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
 
@@ -115,7 +114,6 @@ def check_prompt_lengths(
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
-
     """
     reflector = run_players.recipe.players.reflector
     run, layout = run_players.run, run_players.layout
@@ -152,7 +150,6 @@ def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[st
         rows: its SFT rows.
         limits: maximum number of tokens of what a player writes, by player.
         mode: form of the policy's answers; one that answers with a label alone writes nothing.
-
     """
     plain = PlainText(lm.tokenizer)
     for player, limit in limits.items():

@@ -68,7 +68,6 @@ def rewind(run: Path, iterations: int, files: Sequence[str]) -> None:
 
     Raises:
         InvalidInput: a file lacks the line of an iteration that is kept.
-
     """
     for path in (run / name for name in files):
         if not iterations and not path.exists():
@@ -108,7 +107,6 @@ def trainer_class(name: str | None) -> type[ReflectRLTrainer]:
 
     Raises:
         InvalidInput: it cannot be imported, or is not derived from ``ReflectRLTrainer``.
-
     """
     if name is None:
         return ReflectRLTrainer

@@ -45,7 +45,6 @@ class Run:
     Raises:
         InvalidInput: the recipe cannot be read, has mistakes (all are listed), or sets options that its environment
             does not accept.
-
     """
 
     def __init__(
@@ -92,7 +91,6 @@ class Run:
         Raises:
             InvalidInput: an earlier stage is not done, or the folder was created from other inputs or is in use.
             WorkFailed: a stage failed while it was running; the same call resumes from the last checkpoint.
-
         """
         from reflectrl.data_gen.generate import Spending
 
@@ -194,7 +192,6 @@ def compare(
 
     Raises:
         InvalidInput: no run has such a row, or no recipe has the key ``by``.
-
     """
     from reflectrl.report import notebook
 

@@ -106,7 +106,6 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
 
     Raises:
         InvalidInput: the policy is to read its own reflector's words, and the reflector is not trained yet.
-
     """
     folder = run / wanted_players(recipe)[player]
     checkpoints = run / checkpoints_folder(f"sft-{player}")

@@ -67,7 +67,6 @@ def run_stages(
         InvalidInput: unknown stage, an earlier stage not done, a folder begun with other inputs or that another process
             works in, or anything that ``preflight`` refuses.
         WorkFailed: a stage failed; the same command continues from the last checkpoint.
-
     """
     if not stages:
         raise InvalidInput(f"no stage was given; expected some of {', '.join(STAGES)}.")

@@ -64,7 +64,6 @@ def read_seeds(text: str) -> tuple[int, ...]:
 
     Raises:
         InvalidInput: text of another form, or more than ``MAX_RUNS`` seeds.
-
     """
     seeds: dict[int, None] = {}
     for part in text.split(","):
@@ -81,7 +80,6 @@ def read_values(text: str, option: str = "--grid") -> tuple[str, tuple[str, ...]
 
     Raises:
         InvalidInput: no key, or no value.
-
     """
     key, _, given = text.partition("=")
     depth, parts = 0, [""]
@@ -122,7 +120,6 @@ def plan_runs(
 
     Raises:
         InvalidInput: a key that is given twice, or too many runs.
-
     """
     keys = ["seed", *(key for key, _ in grid)]
     given = [*keys, *(each.partition("=")[0] for each in overrides)]
@@ -152,7 +149,6 @@ def unfinished(planned: Sequence[PlannedRun]) -> list[PlannedRun]:
 
     Raises:
         InvalidInput: a recipe with mistakes, or a folder that was begun with other inputs.
-
     """
     waiting = []
     for each in planned:
@@ -200,7 +196,6 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
 
     Raises:
         WorkFailed: some runs failed; the others were finished.
-
     """
     environment = shared_environment(jobs)
     waiting, working, failed = list(planned)[::-1], list[Worker](), list[PlannedRun]()
@@ -258,7 +253,6 @@ class Worker:
         extra: further options of ``reflectrl run``.
         environment: environment variables of the process.
         holds: file descriptors that it keeps open, such as those of locks.
-
     """
 
     def __init__(

@@ -83,7 +83,6 @@ class Team:
         run: the run folder.
         account: budget of all chat endpoints.
         replies: use of the journals of paid replies.
-
     """
 
     def __init__(
@@ -271,7 +270,6 @@ class Team:
 
         Raises:
             InvalidInput: as ``check_servers`` does.
-
         """
         section, folder = self.recipe.players.policy, (self.run / ADAPTERS).resolve()
         if section.server is None:
@@ -341,7 +339,6 @@ class Team:
             past: episodes to remember; the planner learns from their plans, too.
             reflector: the reflector; ``None`` for no reflections.
             store: store that the memory adds to, if it grows; then ``past`` is its snapshot.
-
         """
         there = memory is not None and (past or store is not None)
         return self._seated(reflector, remembering(memory, self._embedders, past, store) if memory and there else None)
@@ -444,7 +441,6 @@ class Team:
 
         Raises:
             InvalidInput: it cannot.
-
         """
         if section.endpoint is not None:
             client, kept = (

@@ -43,7 +43,6 @@ class Tracking:
 
     Args:
         trackers: ``GeneralTracker`` objects of ``accelerate``; none to send nothing.
-
     """
 
     def __init__(self, trackers: Sequence[Any] = ()) -> None:
@@ -93,7 +92,6 @@ def check_trackers(recipe: Recipe) -> None:
 
     Raises:
         InvalidInput: a tracker is not installed, or there is no login that its server accepts.
-
     """
     for name in recipe.report_to.trackers:
         spec = importlib.util.find_spec(name)
@@ -137,7 +135,6 @@ def tracking(recipe: Recipe, run: Path, part: str, first: int = 0) -> Iterator[T
 
     Raises:
         InvalidInput: a tracker refuses to start.
-
     """
     with contextlib.ExitStack() as stack:
         names = dict.fromkeys(recipe.report_to.trackers if is_main_process() else ())

@@ -76,7 +76,6 @@ def train_rater(
             for the question alone, or a run without a rater, or with fewer than ``HELD_OUT`` recorded episodes that
             were rated.
         WorkFailed: the model cannot be written.
-
     """
     if out.exists():
         raise InvalidInput(f"{out} is there already; choose another --out.")
@@ -147,7 +146,6 @@ def _check_length(lm: LanguageModel, row: Row, scale: Scale, max_length: int) ->
 
     Raises:
         InvalidInput: it does not.
-
     """
     try:
         PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, scale.levels), max_length).tokens(row.prompt)

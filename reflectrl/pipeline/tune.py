@@ -84,7 +84,6 @@ def read_space(text: str) -> tuple[str, BaseDistribution]:
 
     Raises:
         InvalidInput: no key, no value, or ends that are no range.
-
     """
     key, values = read_values(text, "--space")
     ends = re.fullmatch(r"([^.,\[{].*?)\.\.([^.].*?)(:log)?", values[0]) if len(values) == 1 else None
@@ -107,7 +106,6 @@ def check_search(search: Search) -> Recipe:
 
     Raises:
         InvalidInput: a key that is set twice, a recipe with mistakes, or one without validation.
-
     """
     given = {each.partition("=")[0] for each in search.overrides}
     if twice := given & {*search.space}:
@@ -151,7 +149,6 @@ def tune(search: Search, *, trials: int, jobs: int, reporter: Reporter, extra: S
 
     Raises:
         InvalidInput: as ``check_search``; or the folder has a study of other settings.
-
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study, environment = _Study(search, check_search(search)), shared_environment(jobs)

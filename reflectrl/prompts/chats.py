@@ -46,7 +46,6 @@ def read_label(reply: str, menu: Menu) -> int:
 
     Raises:
         BadReply: apart from ``DECORATION``, the reply is neither one label nor one complete line of the menu.
-
     """
     bare = reply.strip(DECORATION)
     for known in (menu.labels, menu.text.splitlines()):

@@ -49,7 +49,6 @@ def check_menus(max_actions: int, mode: ActionMode) -> None:
 
     Raises:
         InvalidInput: it answers with a label, and the environment has no menus.
-
     """
     if not max_actions and mode not in WRITTEN_ACTIONS:
         raise InvalidInput(
@@ -157,7 +156,6 @@ class PromptFormat(PromptLayout):
         Raises:
             InvalidInput: the role sees images, but the state has none; or other numbers of states or rewards than of
                 actions, where the history shows them.
-
         """
         if role.name in self.images and not observation.images:
             raise role.unpictured()

@@ -21,7 +21,6 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
 
     Raises:
         InvalidInput: an unknown kind, or a ``count`` above the number of letters.
-
     """
     if kind == "numbers":
         return tuple(str(number) for number in range(count))

@@ -21,7 +21,6 @@ class Player(Protocol):
         Args:
             views: the information that the player may use, see ``reflectrl.seats.table``.
             draws: uniform numbers in [0, 1), one per view; the only source of randomness.
-
         """
         ...
 

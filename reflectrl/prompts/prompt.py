@@ -63,7 +63,6 @@ class Prompt:
 
         Raises:
             InvalidInput: the prompt has pictures.
-
         """
         if self.images:
             raise unreadable()
@@ -94,7 +93,6 @@ class Prompt:
 
         Raises:
             InvalidInput: the parts that are never cut are already too long.
-
         """
         lengths = []
         for prompt in self._shorter(count, limit):

@@ -45,7 +45,6 @@ class Scale:
 
         Raises:
             InvalidInput: fewer than two labels, or equal ones.
-
         """
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise InvalidInput(
@@ -73,7 +72,6 @@ class Scale:
 
         Raises:
             BadReply: it names none, or one that is not on the scale.
-
         """
         named = _NAMED.findall(reply)
         words = named[-1] if named else reply.strip(DECORATION).lower()
@@ -104,7 +102,6 @@ class Questions:
 
     Raises:
         InvalidInput: ``images`` without Pillow.
-
     """
 
     instructions: str = ""
@@ -151,7 +148,6 @@ class Questions:
 
         Raises:
             InvalidInput: pictures are to be shown, and a state of the segment has none.
-
         """
         if self.images:
             return PicturedChat(self._of_picture(view, lines, before), [self._picture(view, len(before))])

@@ -139,7 +139,6 @@ class TeacherPrompts:
 
         Raises:
             InvalidInput: the state is shown by an image only.
-
         """
         if seen.observation.images and not seen.observation.text.strip():
             raise unreadable()
@@ -167,7 +166,6 @@ def read_honest(reply: str, shown: str) -> str:
 
     Raises:
         BadReply: the reflection claims hidden knowledge.
-
     """
     if claimed := claims(reply, shown):
         raise BadReply(_again(claimed[0]))
@@ -182,7 +180,6 @@ def read_discreet(reply: str, hints: Hints, menu: Sequence[str], shown: str) -> 
     Raises:
         BadReply: the reflection names the next action, repeats words of the spoiler, states a secret, or claims hidden
             knowledge.
-
     """
     if repeats(reply, hints.spoiler or "", public=(hints.reflection or "", *menu)) or holds(reply, NOTE):
         raise BadReply(

@@ -53,7 +53,6 @@ def check_failures(ratings: Ratings, most: float) -> None:
 
     Raises:
         WorkFailed: the fraction of episodes without a rating exceeds ``most``.
-
     """
     if ratings.failure_rate > most:
         raise WorkFailed(

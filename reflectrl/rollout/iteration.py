@@ -283,7 +283,6 @@ def check_scores(checks: Mapping[str, Sequence[SFTProgress]]) -> list[float]:
     Args:
         checks: the checks of each player that the model is trained as, at the same steps; of a single player's two
             scores, the mean counts.
-
     """
 
     def score(player: str, check: SFTProgress) -> float:

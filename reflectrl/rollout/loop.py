@@ -147,7 +147,6 @@ def rollout(
     Raises:
         InvalidInput: ``begun`` are resets of other environments or episodes, or two players have the same role.
         WorkFailed: a player does not give one utterance per view.
-
     """
     check_roles(seats)
     for env, episode, reset in zip(envs, episodes, begun, strict=False):
@@ -187,7 +186,6 @@ def begin_ahead(envs: Sequence[NatLangEnv], episodes: Sequence[Episode]) -> list
     Returns:
         Pending resets, for ``rollout`` with the same environments and episodes, which reports their errors. They may be
         discarded.
-
     """
     together = list(zip(envs, episodes, strict=False))
     return send([env for env, _ in together], [episode.reset for _, episode in together])
@@ -278,7 +276,6 @@ def fixed_episodes(
 
     Raises:
         InvalidInput: an unknown or empty split, or one without a task whose id starts with one of ``prefixes``.
-
     """
     tasks = list(env.split_tasks(split))
     if prefixes:
@@ -307,7 +304,6 @@ def play_all(
 
     Raises:
         WorkFailed: an episode was dropped, so the results would not be comparable.
-
     """
     played = rollout(envs, episodes, policy=policy, seats=seats, layout=layout, on_episode=on_episode)
     if len(played) < len(episodes):
@@ -360,7 +356,6 @@ def evaluate(
     Raises:
         InvalidInput: an environment, split or state that cannot be played, or there is nothing to play.
         WorkFailed: the environment or a chat endpoint failed.
-
     """
     envs = make_envs(env, options or {}, batch_size)
     try:

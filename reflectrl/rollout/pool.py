@@ -56,7 +56,6 @@ class Failures:
 
         Raises:
             WorkFailed: there were too many.
-
         """
         self.failures += 1
         if self.failures > self.limits.max_failures:
@@ -77,7 +76,6 @@ class WorkerPool(Failures):
 
     Raises:
         InvalidInput: no workers.
-
     """
 
     def __init__(self, workers: int, limits: WorkerLimits = WorkerLimits()) -> None:  # noqa: B008 - frozen
@@ -97,7 +95,6 @@ class WorkerPool(Failures):
             InvalidInput: unknown name or options, options that are not plain values, or a class that worker processes
                 cannot import.
             WorkFailed: the environments cannot be created.
-
         """
         need_plain(options, f"environment {name!r}")
         make, total = Make(name, options, env_path(name)), len(self._workers)
@@ -143,7 +140,6 @@ class LocalEnvs(Failures, Border):
     Args:
         limits: deadline, answer to failures and number of failures of all environments together.
         tell: called with a sentence about a step that hangs, from another thread.
-
     """
 
     def __init__(self, limits: WorkerLimits, tell: Callable[[str], None] = tell_user) -> None:

@@ -54,7 +54,6 @@ class WorkerProcess:
 
     Args:
         max_memory_mb: resident memory above which ``recycle`` ends the process; twice as much is a failure.
-
     """
 
     def __init__(self, max_memory_mb: int | None = None) -> None:

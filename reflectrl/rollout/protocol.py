@@ -152,7 +152,6 @@ def need_plain(options: Mapping[str, Any], owner: str) -> None:
 
     Raises:
         InvalidInput: the first such option of ``owner``.
-
     """
     for name, value in options.items():
         try:

@@ -47,7 +47,6 @@ def with_images(record: Any, path: Path, where: str, holders: Sequence[str]) -> 
 
     Raises:
         InvalidInput: an image is missing or damaged; the message names its file, and the record by ``where``.
-
     """
     for stored in (place for names in _paths(holders) for place in _stored(record, names)):
         file = _image_file(path, str(stored.pop("sha256", "")))
@@ -147,7 +146,6 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | 
 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
-
     """
     header, records = _read(path, form, holders)
     return header, [decode(kind, value, at) for at, value in records]
@@ -182,7 +180,6 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
-
     """
     return read_records(path, FORMAT, Trajectory, HOLDERS)
 
@@ -210,7 +207,6 @@ class EpisodeStore:
         Raises:
             InvalidInput: the file is not a store, is damaged before its last line, or belongs to another environment;
                 or ``keep`` is none of these.
-
         """
         need_one_of("keep", keep, get_args(Keep))
         self.path = path
@@ -242,7 +238,6 @@ class EpisodeStore:
         Returns:
             False for an episode that is not kept: it failed, has no step with an effect, or is no better than that of
             its task.
-
         """
         if not is_kept(trajectory, self._keep) or not trajectory.turns:
             return False

@@ -101,7 +101,6 @@ def read_results(path: Path) -> list[EvalRow]:
 
     Raises:
         InvalidInput: no such file, or an invalid line.
-
     """
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist; run `reflectrl eval` for that run first.")
@@ -158,7 +157,6 @@ def read_validated(folder: Path) -> Validated | None:
 
     Raises:
         InvalidInput: the file is damaged.
-
     """
     path = folder / VALIDATED
     lines = read_jsonl(path) if path.is_file() else ()

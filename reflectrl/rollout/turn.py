@@ -70,7 +70,6 @@ def play_turn(
     Raises:
         InvalidInput: a state cannot be shown to a player, or is too long for its model.
         WorkFailed: a chat endpoint failed.
-
     """
     if not states:
         return []
@@ -161,7 +160,6 @@ def _words(seat: Seat, views: Sequence[View], states: Sequence[State]) -> Sequen
 
     Raises:
         WorkFailed: the player returned anything else.
-
     """
     with part(seat.role):
         words = seat.player.say(views, _draws(states, seat.role))

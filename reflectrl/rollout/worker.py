@@ -68,7 +68,6 @@ class Pending:
             InvalidInput: the environment refused the request.
             EpisodeFailed: the environment failed, and failures drop the episode.
             WorkFailed: the environment failed once too often, or all of them together did.
-
         """
         return self.env.collect(self)
 
@@ -158,7 +157,6 @@ def send(envs: Sequence[NatLangEnv], requests: Sequence[EpisodeRequest]) -> list
 
     Returns:
         Pending results. Read them, after ``gather`` where there are several, before the environments are used again.
-
     """
     pending = [
         env.pend(request) if isinstance(env, WorkerEnv) else Local(env, request)
@@ -177,7 +175,6 @@ def gather(requests: Sequence[Pending | Local], *, wait: bool = True) -> None:
 
     Raises:
         WorkFailed: a request failed once too often, or all together did.
-
     """
     unanswered: dict[WorkerProcess, list[Pending]] = {}
     for request in requests:

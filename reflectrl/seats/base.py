@@ -65,7 +65,6 @@ class SeatSection(Section):
 
         Raises:
             ValueError: something is missing or contradicts it.
-
         """
 
     def unused(self, at: str) -> Iterator[str]:
@@ -87,7 +86,6 @@ class SeatSection(Section):
         Raises:
             InvalidInput: a model is missing, incomplete or does not fit.
             WorkFailed: a package cannot be fetched.
-
         """
         model = getattr(self, "model", None)
         if isinstance(model, ModelSection) and self.kind in ("local", "learned"):
@@ -113,7 +111,6 @@ def need_remote(player: str, *, images: bool) -> None:
 
     Raises:
         ValueError: pictures are to be shown to another player.
-
     """
     if images and player != "remote":
         raise ValueError(f"images shows pictures to remote, but player={player} reads text; set player to remote")
@@ -145,7 +142,6 @@ class Bench(Protocol):
 
         Raises:
             InvalidInput: there is no such model, or it cannot be loaded.
-
         """
         ...
 

@@ -105,7 +105,6 @@ class Informed(ReadsHints):
 
     Args:
         player: the player, whose views then contain the hints.
-
     """
 
     def __init__(self, player: Player) -> None:
@@ -142,7 +141,6 @@ class RuleCorrector(ExpertCorrector):
 
         Raises:
             InvalidInput: the environment cannot judge thoughts.
-
         """
         if any(view.reading is not None and view.reading.right is None for view in views):
             raise InvalidInput(
@@ -183,7 +181,6 @@ class RemoteCorrector:
         Raises:
             WorkFailed: more than ``endpoint.max_rejected`` thoughts have no usable reply, or one has none and
                 ``instead`` is ``None``; or the budget is spent.
-
         """
         asked = [(view, draw) for view, draw in zip(views, draws, strict=True) if "policy" in view.said]
         chats = [corrector_chat(view, images=self._images, questions=self._questions) for view, _ in asked]
@@ -253,7 +250,6 @@ def thought_shown(view: View, *, images: bool = False) -> str:
 
     Raises:
         InvalidInput: the state is shown by an image only, and the corrector reads text only (``images`` is false).
-
     """
     prompt = view.prompt
     if not images:
@@ -273,7 +269,6 @@ def read_correction(reply: str) -> str:
 
     Raises:
         BadReply: no JSON object with an evaluation, or NO without a correction.
-
     """
     answer = _object_in(reply)
     evaluation = str(answer.get("evaluation", "")).strip().upper()

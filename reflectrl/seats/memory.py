@@ -229,7 +229,6 @@ class Memory:
 
     Raises:
         InvalidInput: ``key`` is none of these.
-
     """
 
     def __init__(
@@ -323,7 +322,6 @@ class GrowingMemory(Memory):
         key: see ``Memory``.
         planner: see ``Memory``.
         max_chars: see ``Memory``.
-
     """
 
     def __init__(

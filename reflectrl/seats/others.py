@@ -78,7 +78,6 @@ class ExpertPolicy(ReadsHints):
 
         Raises:
             InvalidInput: the environment has no expert, or it says nothing in this state.
-
         """
         decisions = []
         for view in views:
@@ -127,7 +126,6 @@ class RemotePolicy:
 
         Raises:
             WorkFailed: the endpoint failed, or no reply to a prompt was a label.
-
         """
         reads = [partial(read_label, menu=view.menu) for view in views]
         chats = [LabelChat(policy_chat(view.prompt), view.menu.labels, view.menu.actions) for view in views]
@@ -177,7 +175,6 @@ class HumanPolicy:
     Args:
         read: returns one line, as ``input`` does, and raises ``EOFError`` at the end of the input.
         out: stream on which prompts are shown; standard output if absent.
-
     """
 
     def __init__(self, read: Callable[[], str] = input, out: TextIO | None = None) -> None:
@@ -188,7 +185,6 @@ class HumanPolicy:
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
-
         """
         return [self._decide(view) for view in views]
 
@@ -219,7 +215,6 @@ class HumanReflector(ReadsHints):
 
         Raises:
             PlayerLeft: the person typed ``quit``, or there is no more input.
-
         """
         return [Utterance(self._reflect(view)) for view in views]
 

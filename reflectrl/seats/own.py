@@ -40,7 +40,6 @@ def own_settings(given: Any) -> Any:
     Raises:
         PydanticKnownError: it names no class, so its key is an unknown one.
         ValueError: the class is not written as ``package.module:Class``.
-
     """
     if given is None:
         return {}
@@ -56,7 +55,6 @@ def own_class(name: str, settings: Mapping[str, Any]) -> type:
 
     Raises:
         InvalidInput: it cannot be imported, or is not the class of a player.
-
     """
     where, target = f"players.{name}.{CLASS}", settings[CLASS]
     module, _, attribute = target.partition(":")
@@ -74,7 +72,6 @@ def own_role(name: str, settings: Mapping[str, Any]) -> Role:
 
     Raises:
         InvalidInput: the class cannot be imported, or an attribute is wrong.
-
     """
     cls = own_class(name, settings)
     when: Any = getattr(cls, "when", "before_act")
@@ -117,7 +114,6 @@ def own_seat(name: str, settings: Mapping[str, Any]) -> Seat:
 
     Raises:
         InvalidInput: the class cannot be imported or made with these settings, or has an attribute that is wrong.
-
     """
     role, cls = own_role(name, settings), own_class(name, settings)
     given = {key: value for key, value in settings.items() if key != CLASS}

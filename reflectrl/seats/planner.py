@@ -96,7 +96,6 @@ class Planner:
         model: the language model.
         past: ranks the past episodes that have a plan; absent: none are shown.
         examples: number of plans that a memory lets it see.
-
     """
 
     def __init__(self, model: TextModel, past: Retriever | None = None, *, examples: int = 3) -> None:
@@ -131,7 +130,6 @@ class LocalText:
 
     Args:
         writer: the model, in this process (``local_writer``) or behind a server.
-
     """
 
     def __init__(self, writer: CachedPlayer) -> None:
@@ -154,7 +152,6 @@ class RemoteText:
 
         Raises:
             WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
-
         """
         replies = self.client.ask_many(chats, [read_reflection] * len(chats), list(map(repr, draws)), instead="")
         return [reply.value for reply in replies]

@@ -165,7 +165,6 @@ class Rater:
         votes: number of ratings of each episode, above temperature 0. The median counts; for an even number, the lower
             middle one, which keeps the highest level precise. If half of the votes or more are unusable, there is no
             rating.
-
     """
 
     def __init__(self, model: RaterModel, questions: Questions, votes: int = 1) -> None:
@@ -216,7 +215,6 @@ class RemoteModel:
 
         Raises:
             WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
-
         """
         return RemoteText(self.client).write(chats, draws)
 
@@ -236,7 +234,6 @@ class LearnedRater:
 
     Raises:
         InvalidInput: a level is not one token of the model's tokenizer.
-
     """
 
     def __init__(self, model: FrozenModel, questions: Questions) -> None:
@@ -274,7 +271,6 @@ class RuleRater:
         envs: one environment for each set of options that is played.
         scale: the levels.
         accuracy: probability that a rating is right; which episodes are rated wrongly is drawn from their seeds.
-
     """
 
     def __init__(self, envs: Sequence[NatLangEnv], scale: Scale, accuracy: float) -> None:
@@ -339,7 +335,6 @@ def check_trained_as(section: RaterPlayerSection) -> None:
     Raises:
         InvalidInput: it was trained with other labels, or with actions where it would see none, or the other way round;
             or the file is damaged.
-
     """
     path = Path(section.model.name) / TRAINED_AS
     if not path.is_file():

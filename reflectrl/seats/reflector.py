@@ -127,7 +127,6 @@ def hints_of(view: View) -> Hints:
 
     Raises:
         InvalidInput: the view was made for a player that is given none.
-
     """
     if view.hints is None:
         raise InvalidInput("an expert player was given a view without hints; play it through reflectrl.rollout.")
@@ -166,7 +165,6 @@ class ExpertReflector(ReadsHints):
 
         Raises:
             InvalidInput: the environment has no reflections.
-
         """
         said = [hints_of(view).reflection for view in views]
         if None in said:
@@ -194,7 +192,6 @@ class RemoteReflector(CachedPlayer):
 
         Raises:
             WorkFailed: the endpoint failed, or too many prompts have no usable reply.
-
         """
         chats = [reflector_chat(prompt) for prompt in prompts]
         replies = self.client.ask_many(

@@ -43,7 +43,6 @@ class Column:
         embedder: embeds each different text.
         by: compare by embeddings, by words, or by the larger of both.
         first_word: in a comparison by words, compare only the first words, which are the verbs of actions.
-
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Column:
         Args:
             text: the query.
             vector: (width,) embedding of the query.
-
         """
         # unlike ``@``, it rounds a row alike wherever it stands: a memory that grew says what one made at once says
         embedded = np.einsum("ij,j->i", self._vectors, vector) if len(self._vectors) else None
@@ -246,7 +244,6 @@ class Retriever:
 
     Raises:
         InvalidInput: ``key_match`` is none of these.
-
     """
 
     def __init__(
@@ -298,7 +295,6 @@ class Retriever:
 
         Raises:
             InvalidInput: the key is a picture, and ``pictures`` was not given.
-
         """
         windows = self._windows["action" if query.key is None else query.key.kind]
         count = len(self.experiences)

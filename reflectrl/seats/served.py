@@ -51,7 +51,6 @@ def served(
 
     Raises:
         InvalidInput: a server cannot be used, or serves another model.
-
     """
     model = bench.frozen_model(getattr(section, "model", None), role, weights=False)
     endpoint = replace(section.endpoint, max_tokens=max_new_tokens, temperature=temperature)
@@ -65,7 +64,6 @@ def check_servers(client: ChatClient, model: FrozenModel) -> list[Server]:
 
     Raises:
         InvalidInput: a server is down or slow, or its model has another name, another tokenizer or a shorter context.
-
     """
     endpoint, own = client.endpoint, PlainText(model.lm.tokenizer).text(PROBE)
     listed = client.at_each(lambda api: api.get("/models", cast_to=object))
@@ -117,7 +115,6 @@ def continued(client: ChatClient, texts: Sequence[TokenPrompt], draws: Sequence[
 
     Raises:
         WorkFailed: a server has failed; the same command continues.
-
     """
     replies = client.ask_many(texts, [lambda text: Continued(**json.loads(text))] * len(texts), [*map(repr, draws)])
     return [reply.value for reply in replies]
@@ -207,7 +204,6 @@ class PolicyServer:
         client: client of the servers; its endpoint names the base, and has the policy's maximum length of a text.
         folder: holds the adapter; the servers see it at the same path.
         lm: the policy, with an adapter.
-
     """
 
     def __init__(self, client: ChatClient, folder: Path, lm: LanguageModel) -> None:
@@ -230,7 +226,6 @@ class PolicyServer:
 
         Raises:
             InvalidInput: a server cannot load the adapter.
-
         """
         self._version += 1
         if not main:
@@ -260,7 +255,6 @@ class PolicyServer:
 
         Raises:
             WorkFailed: a server has failed, has lost the adapter, or tells no token ids or log-probabilities.
-
         """
         end: int = self._lm.tokenizer.eos_token_id
         more = {"model": self.name, "temperature": temperature, **_AS_IT_IS}

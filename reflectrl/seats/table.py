@@ -62,7 +62,6 @@ class Seat:
 
         Raises:
             InvalidInput: there is no such role, ``own`` is another one, or the player cannot speak.
-
         """
         known = {**FROZEN, **({} if self.own is None else {self.own.name: self.own})}
         if self.role not in known:
@@ -89,7 +88,6 @@ def check_roles(seats: Sequence[Seat]) -> None:
 
     Raises:
         InvalidInput: a role has several players.
-
     """
     roles = [seat.role for seat in seats]
     if several := [role for role in roles if roles.count(role) > 1]:
@@ -109,7 +107,6 @@ def role_of(name: str, layout: PromptFormat) -> Role:
 
     Raises:
         InvalidInput: there is no such role.
-
     """
     known = {**FROZEN, POLICY.name: POLICY, **{role.name: role for role in layout.roles}}
     if name not in known:
@@ -123,7 +120,6 @@ def view(role: str, layout: PromptFormat, state: State, *, hints: bool = False) 
     Raises:
         InvalidInput: an unknown role, a state without pictures for a role that sees pictures, or a state without text
             for a planner, memory or rater that reads text, or a state without the past that the prompt shows.
-
     """
     reader = role_of(role, layout)
     only_pictures = bool(state.observation.images) and not state.observation.text.strip()

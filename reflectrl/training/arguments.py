@@ -56,7 +56,6 @@ def suited_args(env: Env) -> ReflectRLConfig:
 
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
-
     """
     made = make_envs(env, {}, 1)
     with contextlib.closing(made[0]) as probe:
@@ -73,7 +72,6 @@ def accelerator_for(args: ReflectRLConfig) -> Accelerator:
 
     Raises:
         InvalidInput: the launch asks for float16, or for a way to shard weights that is not supported.
-
     """
     check_launch()
     # accelerate keeps device and precision for the process; a training after another one may have its own
@@ -107,7 +105,6 @@ def language_model(
 
     Raises:
         InvalidInput: the model cannot be loaded or reads fewer tokens, or an object was given without its tokenizer.
-
     """
     if isinstance(model, str | Path):
         loaded = new_model(ModelSection(name=str(model), max_length=max_length), labels=labels, seed=seed)
@@ -165,7 +162,6 @@ def trainable_policy(
     Raises:
         InvalidInput: a model that the choice head does not support, a label that is not one token, or a second adapter
             that cannot be trained with these settings, or settings without effect with this action mode.
-
     """
     if reflects(lm.model):
         _check_reflecting(args, action_mode, accelerator.num_processes)
@@ -255,7 +251,6 @@ def frozen_reflector(
 
     Raises:
         InvalidInput: the folder contains no model.
-
     """
     if not isinstance(reflector, str | Path):
         return reflector
@@ -271,7 +266,6 @@ def check_seats(args: ReflectRLConfig, seats: Sequence[Seat]) -> None:
     Raises:
         InvalidInput: two players of one role, a reward that no player gives, a rater whose ratings are not named among
             the rewards, or a corrector without the term that imitates its thoughts.
-
     """
     check_roles(seats)
     raters = {seat.role for seat in seats if seat.when == "episode_end"}

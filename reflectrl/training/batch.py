@@ -62,7 +62,6 @@ def all_scored(fresh: Sequence[Trajectory], weights: Mapping[str, float], iterat
 
     Raises:
         WorkFailed: there are none.
-
     """
     learned = [episode for episode in fresh if scored(episode, weights)]
     if not learned:
@@ -117,7 +116,6 @@ def rated_alike(
         weights: weights of the sources of rewards.
         seats: the frozen players.
         gather: exchanges numbers between processes; returns one list per process.
-
     """
     raters, sources = {seat.role for seat in seats if seat.when == "episode_end"}, {n for n, w in weights.items() if w}
     if not sources or not sources <= raters:

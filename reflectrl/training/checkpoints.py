@@ -72,7 +72,6 @@ def last_checkpoint(folder: Path) -> Path | None:
 
     Raises:
         InvalidInput: there are checkpoints, but all are damaged.
-
     """
     faults: list[str] = []
     for path in reversed(_checkpoints(folder).values()):
@@ -152,7 +151,6 @@ def write_checkpoint(
 
     Raises:
         WorkFailed: it cannot be written.
-
     """
     main = accelerator.is_main_process
     try:
@@ -196,7 +194,6 @@ def check_processes(folder: Path, accelerator: Accelerator, own: Sequence[str]) 
 
     Raises:
         InvalidInput: it was written by another number of processes, and they have something for themselves.
-
     """
     written, processes = _read_manifest(folder).processes, accelerator.num_processes
     if written == processes:
@@ -227,7 +224,6 @@ def read_weights(folder: Path, model: Any) -> None:
 
     Raises:
         InvalidInput: they are of another model.
-
     """
     with fitting(folder), taking_whole_weights(model):
         if isinstance(model, PeftModel):
@@ -371,7 +367,6 @@ def read_state(trainer: ReflectRLTrainer, folder: Path) -> None:
 
     Raises:
         InvalidInput: a stage that has ended has another name or length now.
-
     """
     if trainer.value_head is not None:
         with taking_whole_weights(trainer.value_head):

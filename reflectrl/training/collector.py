@@ -59,7 +59,6 @@ class Collector:
         layout: layout of the prompts.
         side_by_side: number of environments, in which episodes are played in parallel.
         publish: called before the policy plays with other weights.
-
     """
 
     def __init__(
@@ -145,7 +144,6 @@ class Collector:
             played: the fresh episodes of this process.
             weights: weights of these episodes; equal if absent.
             gather: exchanges numbers between processes; returns one list per process.
-
         """
         groups = sorted({task.group for task in stage.choose(self.envs[0]) if task.group})
         counts = [number for group in groups for number in wins_and_episodes(played, group, weights)]
@@ -229,7 +227,6 @@ class Novelty:
             played: the new episodes of this process.
             faded: fraction of the bonus that is left, between 0 and 1.
             total: adds a tensor of counts over all processes.
-
         """
         visits = [_visited(trajectory) for trajectory in played]
         cells = torch.tensor([cell for each in visits for cell in {*each}], dtype=torch.int64)

@@ -55,7 +55,6 @@ class Imitation:
 
     Raises:
         InvalidInput: the policy writes nothing that could be corrected.
-
     """
 
     def __init__(self, term: ThoughtTerm | None, policy: TrainablePolicy, layout: PromptFormat) -> None:
@@ -92,7 +91,6 @@ class Imitation:
             accelerator: of the training.
             update: number of the update, which determines the draws together with the seed and the process.
             count: number of steps in the minibatch.
-
         """
         if self._term is None or not isinstance(self._policy, WritingPolicy):
             return

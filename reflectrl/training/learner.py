@@ -88,7 +88,6 @@ def parameter_groups(
         weight_decay: weight decay of the matrices.
         head: module whose learning rate is ``head_rate``, if that is given.
         head_rate: its learning rate.
-
     """
     own = set(head.parameters()) if head is not None and head_rate is not None else set()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -135,7 +134,6 @@ def clipped_norm(
 
     Raises:
         WorkFailed: the norm or the loss is not finite on some process.
-
     """
     clipped = accelerator.clip_grad_norm_(model.parameters(), limit or math.inf)
     norm = torch.as_tensor(whole(clipped) if isinstance(clipped, Tensor) else clipped, device=loss.device)
@@ -155,7 +153,6 @@ class Learner:
         scheduler: schedule of the learning rate.
         max_grad_norm: gradients of a larger norm are scaled down to it; 0 disables clipping.
         ema: decay per step of an exponential average of the weights; 0 for none.
-
     """
 
     def __init__(
@@ -194,7 +191,6 @@ class Learner:
 
         Raises:
             WorkFailed: the loss or its gradient is not finite; the weights are then as before.
-
         """
         at = torch.tensor(loss, device=self._accelerator.device)
         norm = clipped_norm(self._accelerator, self.model, self._max_grad_norm, at, broken)
@@ -224,7 +220,6 @@ class Learner:
 
         Raises:
             InvalidInput: it was written by another optimizer, or for another model.
-
         """
         self.steps = read_optimizer(folder, self._optimizer.optimizer, self._scheduler)
         if self.average is not None:
@@ -246,7 +241,6 @@ def read_optimizer(folder: Path, optimizer: Optimizer, scheduler: LRScheduler) -
 
     Raises:
         InvalidInput: it was written by another optimizer, or for another model.
-
     """
     with fitting(folder):
         plain = json.loads((folder / "optimizer.json").read_text(encoding="utf-8"))

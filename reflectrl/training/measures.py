@@ -63,7 +63,6 @@ class Measures:
         policy: the policy that is trained.
         seats: the frozen players.
         imitation: the objective's term ``sft_thought``.
-
     """
 
     def __init__(self, policy: TrainablePolicy, seats: Sequence[Seat], imitation: Imitation) -> None:

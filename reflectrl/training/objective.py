@@ -69,7 +69,6 @@ def check_gap(update: Reinforce | PPO, gap: float, *, served: bool = False) -> N
 
     Raises:
         WorkFailed: the gap is larger than the fraction ``MAX_GAP`` of the clip range, or ``MAX_SERVED_GAP``.
-
     """
     if served:
         if gap > MAX_SERVED_GAP:
@@ -158,7 +157,6 @@ def step_losses(
         replayed: (N,) 1 for steps that an older policy played, else 0; all 0 if absent.
         masked: (N,) 1 for steps whose action is not the policy's, which have an advantage of 0 and no entropy bonus,
             else 0; all 0 if absent.
-
     """
     replayed = torch.zeros_like(advantages) if replayed is None else replayed
     masked = torch.zeros_like(advantages) if masked is None else masked

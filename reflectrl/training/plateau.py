@@ -65,7 +65,6 @@ def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list
 
     Returns:
         Numbers of the rows of each part, in order; the second is empty with too few rows or episodes.
-
     """
     by_task, by_episode = defaultdict(list), defaultdict(list)
     for number, row in enumerate(rows):
@@ -114,7 +113,6 @@ class Plateau:
         examples: held-out examples; without any, nothing is checked or kept.
         section: bound, patience and distance of the checks.
         on_check: called after each check.
-
     """
 
     def __init__(
@@ -168,7 +166,6 @@ class Plateau:
         Args:
             step: number of optimizer steps that were made.
             scored: all held-out examples.
-
         """
         for player, records in self.history.items():
             own = [each for each in scored if each.example.player == player]

@@ -127,7 +127,6 @@ class ReflectRLTrainer(Drawn):
 
     Raises:
         InvalidInput: a model, reflector or environment that cannot be used, or a reward of an unknown source.
-
     """
 
     def __init__(
@@ -212,7 +211,6 @@ class ReflectRLTrainer(Drawn):
             InvalidInput: ``train`` was called before, or the checkpoint is damaged or of another training.
             WorkFailed: an environment or rating failed in all episodes of an iteration, the loss is not finite, or a
                 checkpoint cannot be written. What was written before is kept.
-
         """
         if self._begun:
             raise InvalidInput("train() was called before; make another trainer, which can resume from a checkpoint.")
@@ -277,7 +275,6 @@ class ReflectRLTrainer(Drawn):
 
         Raises:
             WorkFailed: the environment or the rating failed in all episodes, or the loss is not finite.
-
         """
         if profile := active_profile():
             profile.begin_iteration()
@@ -351,7 +348,6 @@ class ReflectRLTrainer(Drawn):
 
         Raises:
             WorkFailed: the environment failed in all episodes.
-
         """
         episodes = self._episodes_of(self.iteration)
         with part("rollout"):
@@ -434,7 +430,6 @@ class ReflectRLTrainer(Drawn):
 
         Raises:
             WorkFailed: the loss or its gradient is not finite.
-
         """
         model = self.learner.model
         # as in sampling (appendix A): dropout and the kernels of 8-bit layers would differ in training mode

@@ -122,7 +122,6 @@ def train_sft(
     Raises:
         InvalidInput: rows are too long, of the wrong kind or too few, or batch sizes do not fit each other.
         WorkFailed: a loss or gradient is not finite, or a checkpoint cannot be written.
-
     """
     # a reflector answers in words, so labels need not be single tokens of its tokenizer
     ids = () if player == "reflector" else label_ids(lm.tokenizer, labels)
@@ -225,7 +224,6 @@ class _Steps(TrainerCallback):
 
         Raises:
             WorkFailed: the loss or the gradient is not finite.
-
         """
         trainer = self._trainer
         loss = torch.stack([each for _, each in trainer.batch]).mean()
@@ -268,7 +266,6 @@ class _Steps(TrainerCallback):
 
         Raises:
             InvalidInput: it is of another training.
-
         """
         read_weights(checkpoint, self._trainer.model)
         self._plateau.read_state(checkpoint)

@@ -113,7 +113,6 @@ def encode_rows(
 
     Raises:
         InvalidInput: rows of another player, rows with other labels, rows that do not fit, or no rows.
-
     """
     encoded: dict[int, list[Example]] = {}
     too_long: list[InvalidInput] = []

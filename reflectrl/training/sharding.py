@@ -30,7 +30,6 @@ def check_launch() -> None:
 
     Raises:
         InvalidInput: a way to shard weights that is not supported.
-
     """
     if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
         raise InvalidInput(
@@ -49,7 +48,6 @@ def check_sharding(accelerator: Accelerator, lm: LanguageModel) -> None:
 
     Raises:
         InvalidInput: it cannot, or would not.
-
     """
     if parse_flag_from_env("ACCELERATE_USE_FSDP") and not accelerator.is_fsdp2:
         raise InvalidInput(

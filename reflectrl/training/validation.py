@@ -102,7 +102,6 @@ class Curriculum:
 
         Raises:
             InvalidInput: one of them has another name or length.
-
         """
         for before, now in zip(then, self.ended, strict=False):
             if list(before) != now:
@@ -202,7 +201,6 @@ class Validator:
         seed: seed of every draw.
         share: rank of this process and number of processes, which share the episodes.
         trained: number of training episodes per iteration, over all processes.
-
     """
 
     def __init__(
@@ -256,7 +254,6 @@ class Validator:
 
         Returns:
             Fields of the stage's first ``Iteration``.
-
         """
         self._progress, self._weights = _Progress(), {}
         if not self._episodes:

@@ -68,7 +68,6 @@ def size_named(name: str) -> Size:
 
     Raises:
         InvalidInput: there is none.
-
     """
     if name not in SIZES:
         raise InvalidInput(f"company size {name!r} is unknown; {nearest(str(name), SIZES)}")

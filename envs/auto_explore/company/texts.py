@@ -218,7 +218,6 @@ def write_company(folder: Path, size: str = "nano", seed: int = 0) -> None:
 
     Raises:
         InvalidInput: an unknown size, or a folder that is not empty.
-
     """
     scale = size_named(size)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
