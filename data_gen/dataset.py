@@ -42,13 +42,7 @@ def build_dataset(
 ) -> Usage | None:
     """Let the environment of ``recipe`` write ``run/dataset`` once, if the recipe has a dataset section.
 
-    Args:
-        recipe: with or without a dataset section.
-        run: the run folder.
-        account: pays for the chat model that writes questions.
-        progress: called as sources are fetched and replies arrive.
-        tell: called with a sentence on the chats to send and their cost.
-        dry_run: stop before the chats are sent.
+    ``tell`` gets a sentence on the chats to send and their cost, before which a dry run stops.
 
     Returns:
         Usage of the chat endpoint in this process; ``None`` if a dry run stopped before the chats.

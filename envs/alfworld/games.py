@@ -203,7 +203,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _scenes(family: str, plans: list[int], thing: str | None, target: str | None) -> list[Scene]:
-    """Return the floor plans in which the goal can be reached."""
     found = [scene(number) for number in plans if _goals(family, scene(number), thing, target)]
     if not found:
         raise InvalidInput(

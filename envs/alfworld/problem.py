@@ -77,7 +77,6 @@ def write_problem(
 
 
 def _places(scene: Scene, thing: str, target: str) -> list[Receptacle]:
-    """Return the receptacles where a thing may lie at the start."""
     holds = rules().holds
     return [place for place in scene.receptacles if thing in holds[place.kind] and place.kind != target]
 

@@ -144,7 +144,6 @@ _SYNONYMS = """
 
 
 def _inflected(word: str, ending: str) -> str:
-    """Return the form of a regular English word with the ending s, ed or ing."""
     if ending == "s" and re.search(r"(?:[sxz]|[cs]h)$", word):
         return f"{word}es"
     if ending != "ing" and re.search(r"[^aeiou]y$", word):
@@ -153,7 +152,6 @@ def _inflected(word: str, ending: str) -> str:
 
 
 def _table() -> Mapping[str, str]:
-    """Return the replacement of each word in each of its forms."""
     words = _SYNONYMS.split()
     pairs = list(zip(words[::2], words[1::2], strict=True))
     forms = {_inflected(old, ending): _inflected(new, ending) for ending in ("s", "ed", "ing") for old, new in pairs}
@@ -189,7 +187,6 @@ def paraphrase(texts: Mapping[str, str], pairs: Mapping[str, Sequence[Pair]]) ->
 
 
 def _tells(word: str, holders: Mapping[str, set[str]]) -> bool:
-    """Return whether a word identifies its file."""
     return len(holders[word]) < 2 or not word.isalpha()
 
 

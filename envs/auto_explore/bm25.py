@@ -15,11 +15,7 @@ B = 0.75
 
 
 class BM25:
-    """Okapi BM25 over the words of each file and its path.
-
-    Args:
-        texts: text of each file, by path.
-    """
+    """Okapi BM25 over the words of each file and its path, from their ``texts`` by path."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._counts: defaultdict[str, dict[str, int]] = defaultdict(dict)

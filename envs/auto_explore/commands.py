@@ -307,7 +307,6 @@ class Shell:
 
 
 def _only(words: Sequence[str], usage: str, default: str | None = None) -> str:
-    """Return the only word, or ``default`` if there is none."""
     if not words and default is not None:
         return default
     if len(words) != 1:
@@ -316,7 +315,6 @@ def _only(words: Sequence[str], usage: str, default: str | None = None) -> str:
 
 
 def _lines(verb: str, words: Sequence[str]) -> tuple[int, str]:
-    """Return the number of lines and the file."""
     match list(words):
         case [file]:
             return DEFAULT_LINES, file

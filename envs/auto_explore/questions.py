@@ -100,7 +100,6 @@ def _is_document(path: PurePosixPath) -> bool:
 
 
 def _documented(path: PurePosixPath, text: str) -> Iterator[Pair]:
-    """Yield name and comment of what code documents."""
     suffix = path.suffix.lower()
     if suffix in (".py", ".pyi"):
         return _docstrings(path.stem, text)
@@ -108,7 +107,6 @@ def _documented(path: PurePosixPath, text: str) -> Iterator[Pair]:
 
 
 def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
-    """Return one question for each phrase."""
     pairs: dict[str, Pair] = {}
     for said, answer in found:
         phrase = _phrase(said)
@@ -119,7 +117,6 @@ def _ask(file: str, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair
 
 
 def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[str]) -> list[Pair]:
-    """Return one question for each fact about a subject."""
     known = content_words(str(path.with_suffix("")))
     pairs: dict[str, Pair] = {}
     for said, fact in found:
@@ -134,7 +131,6 @@ def _ask_content(path: PurePosixPath, found: Iterator[Pair], wordings: Sequence[
 
 
 def _without(phrase: str, known: frozenset[str]) -> str:
-    """Return a phrase without the words ``known``, and without stop words at its ends."""
     words = [word for word in re.findall(r"[^\W_]+", phrase) if word.lower() not in known]
     while words and words[0].lower() in STOP_WORDS:
         del words[0]
@@ -161,7 +157,6 @@ def _phrase(said: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Return ``text`` without markup, on one line."""
     text = text[:MAX_TEXT_CHARS]
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
@@ -338,7 +333,6 @@ def _comment(lines: list[str], start: int, marks: Marks) -> tuple[str, int]:
 
 
 def _defined(line: str) -> str | None:
-    """Return the name that a line of code defines."""
     line = line.strip()[:500]
     found = _DEFINITION.search(line) or _CALLABLE.match(line)
     return found[1] if found else None

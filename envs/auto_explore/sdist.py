@@ -86,11 +86,7 @@ def download_sdist(requirement: str, folder: Path, timeout_s: float) -> Path:
 
 
 def _check_local(link: Link, sources: Sequence[str], what: str) -> None:
-    """Refuse a file of this machine that a server names; the user's folders of archives and local indexes may.
-
-    Raises:
-        WorkFailed: it lies elsewhere, or is not a regular file.
-    """
+    """Refuse a file of this machine that a server names; the user's folders of archives and local indexes may."""
     file, here = link.file_path.resolve(), [_local(source) for source in sources]
     ours = None not in here or any(file.is_relative_to(place.resolve()) for place in here if place)
     if not ours or not file.is_file():

@@ -115,7 +115,6 @@ class Walk:
         return names, [VERB + word for word in self.search.left], [*heads, *reads]
 
     def _is_new(self, file: PurePosixPath) -> bool:
-        """Return whether the first lines of a file can be read and have not been."""
         return self.head and file not in self._read | self._seen
 
     def _folder_actions(self) -> tuple[list[str], list[str]]:
@@ -175,7 +174,6 @@ class Walk:
         return self._walk_step(file), walk
 
     def _walk_step(self, file: PurePosixPath) -> str:
-        """Return the first command of the path through the folders."""
         if not file.is_relative_to(self.cwd):
             return UP
         name = file.relative_to(self.cwd).parts[0]
@@ -188,7 +186,6 @@ class Walk:
         return command("id" if self.cwd / name == file else "cd", name)
 
     def _walk_steps(self, file: PurePosixPath) -> int:
-        """Return the number of commands on the path through the folders."""
         steps, folder, shown = 0, self.cwd, self._shown
         while not file.is_relative_to(folder):
             steps, folder, shown = steps + 1, folder.parent, ()
@@ -202,7 +199,6 @@ class Walk:
         return steps
 
     def _holding(self, name: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Return the range that holds an entry."""
         return next(part for part in self._ranges(entries) if name in {entry.name for entry in part})
 
     def _play(self, action: str) -> None:

@@ -362,5 +362,4 @@ def _engine_at_work(path: Path) -> Iterator[None]:
 
 
 def _tidy(text: str | None) -> str:
-    """Return a text on one line, without the prompt."""
     return " ".join(_PROMPT.sub("", text or "").split())

@@ -114,11 +114,7 @@ def check_names(served_as: Sequence[str]) -> None:
 
 
 def _check_origins(origins: Sequence[str]) -> None:
-    """Check the origins of ``--allow-origin``, which have to be what a browser sends.
-
-    Raises:
-        InvalidInput: one that is none; a ``*`` would open the server to every page that its users visit.
-    """
+    """Check that origins are what a browser sends; a ``*`` would open the server to every page that its users visit."""
     for origin in origins:
         if not re.fullmatch(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?", origin):
             raise InvalidInput(

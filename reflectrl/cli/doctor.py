@@ -80,7 +80,6 @@ def _system() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Return the packages that reflectrl itself requires."""
     for wanted in _required(""):
         fault = _fault(wanted)
         yield Finding(wanted.name, fault or version(wanted.name), INSTALL.format("") if fault else "", needed=True)
@@ -104,7 +103,6 @@ def _required(extra: str) -> Iterator[Requirement]:
 
 
 def _fault(wanted: Requirement) -> str | None:
-    """Return what is wrong with the installation of a package, or ``None``."""
     try:
         found = version(wanted.name)
     except PackageNotFoundError:

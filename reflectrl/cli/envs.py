@@ -119,7 +119,6 @@ def class_name(name: str) -> str:
 
 
 def _wrong(name: str) -> str | None:
-    """Return what is wrong with a name, or ``None``."""
     if not _PLAIN.fullmatch(name):
         return "expected lower-case letters, digits and single underscores, beginning with a letter"
     if len(name) > MAX_NAME_CHARS:
@@ -143,7 +142,6 @@ def _wrong(name: str) -> str | None:
 
 
 def _nearest(name: str) -> list[str]:
-    """Return similar names, the most similar first."""
     latin = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", latin).lower()
     plain = re.sub(r"[^a-z0-9]+", "_", words).strip("_")

@@ -130,11 +130,7 @@ def explore(
 
 
 def _trained_explorer() -> Path | None:
-    """Return the run folder of the explorer, if one was trained.
-
-    Raises:
-        InvalidInput: the environment variable names a folder without a trained policy.
-    """
+    """Return the run folder of the explorer, if one was trained; refuse a variable that names another folder."""
     named = os.environ.get(EXPLORER)
     if named == "":
         return None

@@ -201,7 +201,6 @@ def _wait_for_enter() -> None:
 
 
 def _check_together(players: dict[str, bool], paces: dict[str, bool], *, hints: bool) -> None:
-    """Refuse options that exclude each other."""
     player, pace = only_one(players, ", or none to play yourself"), only_one(paces)
     if pace and not player:
         raise InvalidInput(f"{pace} was given, but you play yourself; add --expert, --random or --run to watch.")

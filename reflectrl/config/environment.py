@@ -24,14 +24,9 @@ def _options(recipe: Recipe, run: Path, options: Mapping[str, Any]) -> dict[str,
 
 
 class RecipeEnvs:
-    """Maker of a recipe's environments, in this process or in worker processes.
+    """Maker of a recipe's environments for the folder ``run``, in this process or in worker processes.
 
-    Args:
-        recipe: the recipe, which determines the environment and the number of workers.
-        run: the run folder.
-        on_failure: overrides the recipe's ``env.on_failure``.
-
-    Use it as a context manager: its end stops the worker processes.
+    A context manager, whose end stops the worker processes; ``on_failure`` overrides ``env.on_failure``.
     """
 
     def __init__(self, recipe: Recipe, run: Path, *, on_failure: Literal["replay", "drop"] | None = None) -> None:

@@ -245,7 +245,6 @@ def _located(given: str, folder: Path, above: tuple[str, ...]) -> tuple[str, str
 
 
 def _values(identity: str, text: str) -> _Source:
-    """Return the values in the text of one recipe."""
     values, problems = read_yaml(text, f"recipe {identity!r}")
     if not isinstance(values, dict):
         raise InvalidInput(
@@ -283,7 +282,6 @@ def _extended(source: _Source, folder: Path, above: tuple[str, ...]) -> _Source:
 
 
 def _over(base: _Source, source: _Source) -> _Source:
-    """Return the values of ``source`` merged over those of ``base``."""
     _leave_environment(base.values, source.values)
     stated = {f"{where}.price" for where, endpoint in endpoints_of(source.values).values() if "price" in endpoint}
     for where in stated:  # as a whole: a part of another model's price is none of this one's

@@ -46,10 +46,7 @@ def endpoints_of(values: Any) -> dict[str, tuple[str, dict[str, Any]]]:
 def price_mistakes(before: Any, after: Any, states: Callable[[str], bool]) -> list[str]:
     """Return a mistake for each price that a change left to an endpoint whose model or server it changed.
 
-    Args:
-        before: values of a recipe.
-        after: the values after the change (an extending recipe, or overrides).
-        states: whether the change states the price at a dotted key.
+    ``before`` and ``after`` are the values of a recipe; ``states`` tells whether the change states the price at a key.
     """
 
     def server(section: dict[str, Any]) -> list[Any]:
@@ -67,11 +64,8 @@ def price_mistakes(before: Any, after: Any, states: Callable[[str], bool]) -> li
 def open_account(recipe: Recipe, run: Path, max_cost: float | None = None, *, processes: int = 1) -> Account:
     """Return the account of a run folder, with the amount spent in it so far.
 
-    Args:
-        recipe: the recipe, which states the prices.
-        run: the run folder.
-        max_cost: total budget of the folder in US dollars.
-        processes: number of processes that work in the folder at the same time; each gets an equal part of the rest.
+    ``max_cost`` is the total budget of the folder in US dollars, of whose rest each of ``processes`` that work in it at
+    the same time gets an equal part.
 
     Raises:
         InvalidInput: a budget that is not above 0, or that cannot be compared with what a role no longer in the recipe

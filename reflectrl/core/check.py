@@ -372,7 +372,6 @@ def _check_same(env: NatLangEnv, here: _Episode, there: _Episode, task: Task) ->
 
 
 def _check_copies(env: NatLangEnv, task: Task) -> None:
-    """Check that a copy in mid-episode is in the original's state."""
     env.reset(seed=0, options={"task": task})
     *_, terminated, truncated, _ = env.step(env.observation.tries[0])
     ended = terminated or truncated
@@ -388,7 +387,6 @@ def _check_copies(env: NatLangEnv, task: Task) -> None:
 
 
 def _check_odd_texts(env: NatLangEnv, task: Task) -> None:
-    """Check that an environment without menus answers any text."""
     for text in ODD_TEXTS:
         env.reset(seed=0, options={"task": task})
         env.step(text)

@@ -18,11 +18,7 @@ MIN_WIDTH = 160
 
 
 def need_pillow(what: str, otherwise: str) -> None:
-    """Check that Pillow and its built-in scalable font are available.
-
-    Args:
-        what: what is to be drawn, for the error message.
-        otherwise: advice in that message for those who do not install Pillow.
+    """Check that Pillow and its built-in scalable font are there to draw ``what``; else one is to do ``otherwise``.
 
     Raises:
         InvalidInput: Pillow is missing, older than 10.1, or built without FreeType.

@@ -33,12 +33,7 @@ class LabelChat(Messages):
 
 
 class PicturedChat(Messages):
-    """A chat whose first question shows pictures before its text.
-
-    Args:
-        messages: the chat.
-        images: the pictures.
-    """
+    """A chat whose first question shows ``images`` before its text."""
 
     def __init__(self, messages: Iterable[dict[str, str]], images: Sequence[Image]) -> None:
         super().__init__(messages)

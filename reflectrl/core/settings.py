@@ -48,11 +48,7 @@ class Section(BaseModel):
 def settings(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
     """Return a decorator for a dataclass with checked values: a package's settings that are also a recipe section.
 
-    Args:
-        kw_only: whether fields are given by name only.
-
-    Returns:
-        A class decorator. The constructor of the class raises one ``InvalidInput`` that lists all wrong values.
+    The constructor of the class raises one ``InvalidInput`` that lists all wrong values.
     """
 
     def decorate(plain: type[T]) -> type[T]:

@@ -187,11 +187,7 @@ def complaints(text: str) -> frozenset[str]:
 
 
 class Dialect:
-    """Makes the requests to one server, and changes them once it has refused the usual form.
-
-    Args:
-        endpoint: the server.
-    """
+    """Makes the requests to one server, and changes them once it has refused the usual form."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -302,10 +298,7 @@ async def exchange_adapter(api: openai.AsyncOpenAI, folder: str, name: str | Non
 class Api:
     """Sends requests to one endpoint; each has a deadline for the whole reply.
 
-    Args:
-        endpoint: model, address and limits.
-        key: the key, which is removed from whatever the server says.
-        tell: receives a line when no reply has come for a while.
+    The ``key`` is removed from whatever the server says; ``tell`` gets a line when no reply has come for a while.
 
     Raises:
         InvalidInput: environment variables for proxies or certificates cannot be used.

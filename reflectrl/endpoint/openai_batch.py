@@ -70,13 +70,7 @@ class RecordingClient(ChatClient):
 
 
 class Batches:
-    """Batches of one role in one run folder.
-
-    Args:
-        folder: folder of the role's calls.
-        client: client of the endpoint, whose journal receives the replies.
-        max_calls: maximum number of calls in one batch.
-    """
+    """Batches of one role in the ``folder`` of its calls; the journal of ``client`` receives the replies."""
 
     def __init__(self, folder: Path, client: ChatClient, max_calls: int = MAX_BATCH_CALLS) -> None:
         self._path = folder / OPEN_BATCHES

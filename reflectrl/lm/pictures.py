@@ -46,12 +46,7 @@ class Picture:
 
 
 class Pictures:
-    """Converts images with the processor of a model; caches the tensors of the most recent ones.
-
-    Args:
-        processor: processor of transformers, with a tokenizer and an image processor.
-        config: the configuration of the model.
-        name: name of the model, for messages.
+    """Converts images with the processor of a model called ``name``; caches the tensors of the most recent ones.
 
     Raises:
         InvalidInput: an architecture in which images are not tokens of the prompt.

@@ -199,10 +199,7 @@ class _Layer(CacheLayerMixin):
 class PrefixCache:
     """Key-value states of sequences, one per slot; slots are added when more sequences are read at once than before.
 
-    Args:
-        device: device of the model.
-        dtype: type of the model's weights.
-        limit: maximum number of sequences in a forward pass.
+    ``limit`` is the maximum number of sequences in a forward pass.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, limit: int = 256) -> None:
@@ -365,7 +362,6 @@ class PrefixCache:
 
 
 def _multiple(tokens: int, step: int) -> int:
-    """Round ``tokens`` up to a multiple of ``step``."""
     return -(-tokens // step) * step
 
 

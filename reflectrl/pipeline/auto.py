@@ -146,10 +146,7 @@ def _written(mode: ActionMode, turn: Turn) -> str:
 def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     """Play episodes of training tasks in this process, random ones first, then the expert's.
 
-    Args:
-        recipe: the recipe; its seed draws tasks and episodes.
-        folder: the run folder, with the dataset that the recipe may need.
-        seconds: time after which no more episodes of a kind are played, if there are ``LEAST`` of them.
+    After ``seconds``, no more episodes of a kind are played, if there are ``LEAST`` of them.
 
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
@@ -252,13 +249,9 @@ def kept(recipe: Recipe, run: RunFolder) -> Recipe:
 
 
 def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], None]) -> Recipe:
-    """Return a recipe with the open settings chosen that ``stage`` is the first to read.
+    """Return a recipe with the open settings chosen that ``stage``, which has not begun, is the first to read.
 
-    Args:
-        recipe: the recipe with what was chosen for earlier stages; without a ``budget`` it is returned as it is.
-        run: the run folder.
-        stage: the stage, which has not begun.
-        tell: called with what is measured, and the time that is left.
+    Without a ``budget`` it is returned as it is. ``tell`` gets what is measured, and the time that is left.
     """
     if recipe.budget is None or stage == "eval" or (stage == "sft" and not recipe.sft.enabled):
         return recipe

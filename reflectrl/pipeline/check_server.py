@@ -46,10 +46,6 @@ class Agreement:
 def check_server(run: Path, prompts: int = 64) -> list[Agreement]:
     """Compare each ``server`` player of a run with the same model here, after prompts of the reflector's SFT rows.
 
-    Args:
-        run: the run folder, after gen-data, and sft for a reflector.
-        prompts: number of different prompts.
-
     Raises:
         InvalidInput: the recipe has no such player, something that it needs is not made yet, or ``served`` refuses a
             server.

@@ -110,11 +110,7 @@ class Finding:
 
 
 def read_claims(path: Path, only: Sequence[str] = ()) -> dict[str, Claim]:
-    """Read a YAML file with a mapping from names to claims.
-
-    Args:
-        path: the file.
-        only: names of the claims that are wanted, by default all.
+    """Read a YAML file with a mapping from names to claims, of which ``only`` some may be wanted.
 
     Raises:
         InvalidInput: no such file, mistakes in it (the message lists all of them), or an unknown name.

@@ -34,8 +34,6 @@ def labelled(label: str, text: str) -> str:
 
 
 class _Rate(ProgressColumn):
-    """Column of units per second."""
-
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text(f"{speed:.1f}/s" if speed else "", style="dim")
@@ -80,9 +78,7 @@ class _Log:
 class Reporter:
     """Writes to stderr, so that stdout holds results only.
 
-    Args:
-        console: the output; stderr by default.
-        apart: minimum seconds between the lines of a stage where the output is not a terminal.
+    Where the output is not a terminal, ``apart`` is the minimum of seconds between the lines of a stage.
     """
 
     def __init__(self, console: Console | None = None, *, apart: float = MIN_SECONDS_APART) -> None:

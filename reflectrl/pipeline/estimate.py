@@ -158,10 +158,6 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
 
     The policy that plays is nearly untrained, so episodes may be longer or shorter than later ones.
 
-    Args:
-        recipe: the recipe.
-        reporter: shows the stages of the short run; in the terminal by default.
-
     Raises:
         InvalidInput: a stage would ask a chat model, which may cost money, or anything that the stages refuse.
     """
@@ -198,7 +194,6 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
 
 
 def _short(recipe: Recipe) -> Recipe:
-    """Return a recipe whose stages end at once."""
     sections = {name: getattr(recipe.sft, name).model_copy(update={"steps": 1}) for name in ("reflector", "policy")}
     rlft = recipe.rlft
     if rlft is not None:

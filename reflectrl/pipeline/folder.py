@@ -236,7 +236,6 @@ class RunFolder:
             raise
 
     def _discard(self, stage: str) -> None:
-        """Remove the unfinished parts of ``stage``."""
         for path in unfinished_files(self.path, stage) if is_main_process() else ():
             path.unlink()
 

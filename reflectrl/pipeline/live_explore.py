@@ -72,18 +72,9 @@ def explore(
     seed: int = 0,
     show: Callable[[Turn], None] | None = None,
 ) -> str | None:
-    """Let ``players`` look for the answer to ``question`` in ``source``, for one episode.
+    """Let ``players`` look for the answer to ``question`` in ``source``, for one episode; return it, if one was given.
 
-    Args:
-        source: in a form that the environment's copilot takes.
-        question: the question to answer.
-        players: play the episode.
-        options: options of the environment, over those of the players.
-        seed: seed of all draws.
-        show: called with each step once it is played.
-
-    Returns:
-        The answer that was given, or ``None``.
+    ``options`` of the environment override those of the players; ``show`` is called with each step once it is played.
 
     Raises:
         InvalidInput: no question, no such source, nothing in it, an answer for the expert that is not there, or a state
@@ -158,12 +149,9 @@ def chat_ask(model: str, base_url: str | None = None, api_key_env: str | None = 
 
 
 def trained(run: Path, *, greedy: bool | None = None, hosts: Collection[str] = ()) -> ExplorePlayers:
-    """Return the players of a run, with the prompts they were trained on.
+    """Return the players of a run, with the prompts they were trained on; ``greedy`` as in ``load_agent``.
 
-    Args:
-        run: a run folder.
-        greedy: play the most probable command, or draw it; if absent, as ``load_agent``.
-        hosts: servers that the players of a folder from elsewhere may send states to.
+    ``hosts`` are servers that the players of a folder from elsewhere may send states to.
 
     Raises:
         InvalidInput: no run folder, one of an environment without a copilot, one without a policy yet, one whose

@@ -67,11 +67,8 @@ class Game:
 def person(name: str, options: Options, *, hints: bool = False, reflects: bool = False) -> Game:
     """Return a game that a person plays at the keyboard.
 
-    Args:
-        name: the environment.
-        options: its options.
-        hints: show the expert's reflection.
-        reflects: ask the person for reflections, with the expert's as a suggestion.
+    With ``hints``, the expert's reflection is shown; a person who ``reflects`` is asked for reflections, and the
+    expert's is a suggestion.
     """
     from reflectrl.seats.others import HumanPolicy, HumanReflector
 
@@ -112,15 +109,10 @@ def trained(
     greedy: bool | None = None,
     hosts: Collection[str] = (),
 ) -> Game:
-    """Return a game of the players of a run, in its own environment.
+    """Return a game of the players of a run or exported agent, in its own environment, which may be given by ``name``.
 
-    Args:
-        run: a run folder, or an exported agent.
-        name: the environment, if it was named; it must be the run's.
-        options: options of the environment, over those of the run.
-        policy: ``policy`` or ``policy-sft``; if absent, the later one that exists.
-        greedy: play the most probable action, or draw it; if absent, as ``load_agent``.
-        hosts: servers that the players of a folder from elsewhere may send states to.
+    ``options`` override those of the run; ``policy`` and ``greedy`` are as in ``load_agent``. ``hosts`` are servers
+    that the players of a folder from elsewhere may send states to.
 
     Raises:
         InvalidInput: no such folder, one without that policy, one of another environment, options with which menus

@@ -187,10 +187,7 @@ def _check_bases(recipe: Recipe, run: RunFolder) -> None:
 def reflector_recipe(name: str, folder: Path, recipe: Recipe) -> Recipe:
     """Return the recipe of the reflector in ``folder``, after a check that its prompts are those of ``recipe``.
 
-    Args:
-        name: its name in ``eval.reflectors``.
-        folder: the run folder or exported agent that contains it.
-        recipe: the recipe of the policy that it advises.
+    ``name`` is its name in ``eval.reflectors``, and ``recipe`` that of the policy which it advises.
 
     Raises:
         InvalidInput: no such folder, one without a reflector of its own, or one of another environment or prompt.

@@ -43,16 +43,10 @@ def _check(
     shown: str,
     recent: History,
 ) -> None:
-    """Check the longest of ``prompts``.
+    """Check the longest of the ``prompts`` that ``player`` reads, which are without the words of others.
 
-    Args:
-        player: player that reads the prompts.
-        lm: its model.
-        limit: the recipe key of the model's maximum length, and its value.
-        tokens: number of tokens that each player writes: ``player`` after its prompt, others in it.
-        prompts: prompts, without the words of others.
-        shown: how to show less.
-        recent: what prompts show of past steps.
+    ``limit`` is the recipe key of the maximum length of its model, and its value; ``tokens`` are the numbers of tokens
+    that each player writes: ``player`` after its prompt, others in it; ``shown`` says how to show less.
     """
     plain = PlainText(lm.tokenizer, lm.pictures)
 
@@ -103,14 +97,7 @@ def check_prompt_lengths(
     """Warn of prompts that will be truncated, and refuse those that cannot be.
 
     The states are those of the teacher's episodes, and of episodes of ``split`` that are played to their ends at
-    random.
-
-    Args:
-        run_players: the players of a run.
-        models: models of the ``policy``, the ``reflector`` or both.
-        split: split of the tasks that will be played.
-        options: for each environment that will be played, its options over the recipe's.
-        memory: settings of the memory that is shown; absent: the recipe's, if it has one.
+    random, in an environment for each of ``options``, which override the recipe's. ``memory`` replaces the recipe's.
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
@@ -145,11 +132,7 @@ def check_prompt_lengths(
 def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[str, int], mode: ActionMode) -> None:
     """Warn if players are trained on texts that are longer than those they may write at play.
 
-    Args:
-        lm: the model that is trained.
-        rows: its SFT rows.
-        limits: maximum number of tokens of what a player writes, by player.
-        mode: form of the policy's answers; one that answers with a label alone writes nothing.
+    ``limits`` are the numbers of tokens that each player may write; one that answers with a label alone writes nothing.
     """
     plain = PlainText(lm.tokenizer)
     for player, limit in limits.items():
@@ -167,7 +150,6 @@ def warn_of_cut_words(lm: LanguageModel, rows: Sequence[Row], limits: Mapping[st
 
 
 def _recalling(trajectory: Trajectory, memory: Seat, layout: PromptFormat) -> Trajectory:
-    """Add the words of the memory."""
     views = [view(memory.role, layout, state) for state in states_of(trajectory)]
     pairs = zip(trajectory.turns, memory.player.say(views, [0.0] * len(views)), strict=True)
     turns = (replace(turn, said={**turn.said, memory.role: words}) for turn, words in pairs)

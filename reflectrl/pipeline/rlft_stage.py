@@ -61,10 +61,7 @@ from reflectrl.training.sharding import whole_weights
 def rewind(run: Path, iterations: int, files: Sequence[str]) -> None:
     """Discard what was recorded after the checkpoint of ``iterations`` iterations, from which training continues.
 
-    Args:
-        run: the run folder.
-        iterations: number of iterations to keep.
-        files: names of the files with a line for each iteration.
+    Each of the ``files`` has a line for each iteration.
 
     Raises:
         InvalidInput: a file lacks the line of an iteration that is kept.

@@ -151,7 +151,6 @@ def _run_stage(job: _Job, stage: str) -> None:
 
 
 def _work(job: _Job, stage: str) -> bool:
-    """Do the work of a stage; return whether it is finished."""
     if stage != "gen-data":
         from reflectrl.pipeline.compute import prepare_compute
 
@@ -268,7 +267,6 @@ def _eval(job: _Job) -> bool:
 
 
 def _report_calls(job: _Job, usage: Usage, spent: float) -> None:
-    """Report the calls to chat endpoints, if any."""
     if usage.calls or usage.kept:
         job.reporter.line(labelled("calls", usage.sentence(spent)))
 

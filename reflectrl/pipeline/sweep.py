@@ -108,15 +108,8 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Return one run for each arm, seed and choice of the grid's values, arm by arm and seed by seed.
 
-    Args:
-        runs: folder of the run folders.
-        name: begins the name of each run folder, e.g. ``nano-gamma0.9-seed3``.
-        recipe: name or path of their recipe.
-        seeds: at least one.
-        grid: keys and their values.
-        overrides: changes to the recipe that all runs share.
-        environment: environment variables of their processes.
-        arms: arms of the recipe, ``None`` for the recipe itself.
+    Names of run folders begin with ``name``, e.g. ``nano-gamma0.9-seed3``; ``overrides`` and variables of the
+    ``environment`` are the same for all runs. The arm ``None`` is the recipe itself.
 
     Raises:
         InvalidInput: a key that is given twice, or too many runs.
@@ -186,13 +179,7 @@ def run_all(planned: Sequence[PlannedRun], *, jobs: int, reporter: Reporter, ext
     """Run ``planned``, ``jobs`` at a time, each as ``reflectrl run``; done stages are skipped, killed ones continue.
 
     Torch's threads are divided among the jobs unless ``OMP_NUM_THREADS`` is set; results are equal to the last bit for
-    an equal number of threads only.
-
-    Args:
-        planned: the runs.
-        jobs: processes at a time.
-        reporter: shows the progress.
-        extra: further options of ``reflectrl run``.
+    an equal number of threads only. ``extra`` are further options of the command.
 
     Raises:
         WorkFailed: some runs failed; the others were finished.
@@ -246,13 +233,9 @@ def commands_text(
 
 
 class Worker:
-    """Process of one run.
+    """Process of one run, with ``extra`` options of ``reflectrl run``.
 
-    Args:
-        run: the run.
-        extra: further options of ``reflectrl run``.
-        environment: environment variables of the process.
-        holds: file descriptors that it keeps open, such as those of locks.
+    It keeps open the file descriptors ``holds``, such as those of locks.
     """
 
     def __init__(

@@ -373,7 +373,6 @@ class Team:
 
     @cached_property
     def _own(self) -> list[Seat]:
-        """The seats of the user's own."""
         return [own_seat(name, settings) for name, settings in self.recipe.players.own.items()]
 
     # ---- past episodes -----------------------------------------------------------------------------------------------
@@ -465,5 +464,4 @@ class Team:
 
 
 def _bare(section: ModelSection) -> ModelSection:
-    """Return a model without its adapters."""
     return section.model_copy(update={"lora": None})

@@ -39,11 +39,7 @@ _COLUMNS = ("step", "stage", "task", "outcome", "episode_return", "text")
 
 
 class Tracking:
-    """The run of a stage in each of several trackers.
-
-    Args:
-        trackers: ``GeneralTracker`` objects of ``accelerate``; none to send nothing.
-    """
+    """The run of a stage in each of several ``GeneralTracker`` objects of ``accelerate``; none to send nothing."""
 
     def __init__(self, trackers: Sequence[Any] = ()) -> None:
         self._trackers = trackers
@@ -125,13 +121,8 @@ def _starts(name: str) -> Iterator[None]:
 def tracking(recipe: Recipe, run: Path, part: str, first: int = 0) -> Iterator[Tracking]:
     """Open a run in the trackers that a recipe names, if any; they write below ``trackers`` of the run folder.
 
-    Only the main process of a launch sends anything.
-
-    Args:
-        recipe: the recipe, which is sent to the trackers as well.
-        run: the run folder, which gives the trackers' runs their name, along with ``part``.
-        part: the stage, such as ``rlft``.
-        first: the step with which the stage starts or resumes.
+    Only the main process of a launch sends anything. The run folder gives the trackers' runs their name, along with
+    ``part``, the stage, such as ``rlft``, which starts or resumes with the step ``first``.
 
     Raises:
         InvalidInput: a tracker refuses to start.

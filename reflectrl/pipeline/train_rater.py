@@ -60,16 +60,10 @@ def train_rater(
     learning_rate: float,
     advance: Callable[[int, int, float], None] | None = None,
 ) -> TrainedRater:
-    """Fine-tune ``model`` on the ratings of the episodes that RLFT has recorded in ``run``, and save it in ``out``.
+    """Fine-tune ``model`` on the ratings of episodes that RLFT has recorded in ``run``, and save it in the new ``out``.
 
-    Args:
-        run: run folder of a recipe with a rater.
-        out: folder of the model; it must not exist.
-        model: base, as ``model.name`` of a recipe.
-        max_length: tokens of a prompt; the middle of longer episodes is cut out.
-        steps: optimizer steps of 16 episodes each.
-        learning_rate: peak learning rate.
-        advance: called with (step, steps, loss) now and then.
+    ``steps`` have 16 episodes each; the middle of those longer than ``max_length`` tokens is cut out. ``advance`` is
+    called with (step, steps, loss) now and then.
 
     Raises:
         InvalidInput: ``out`` exists or cannot be made, a setting that no recipe may have, ``max_length`` is too small
@@ -142,11 +136,7 @@ def _write_errors(out: Path) -> Iterator[None]:
 
 
 def _check_length(lm: LanguageModel, row: Row, scale: Scale, max_length: int) -> None:
-    """Check that a prompt fits once its episode is cut; the rest of it is the same for every episode.
-
-    Raises:
-        InvalidInput: it does not.
-    """
+    """Refuse a ``max_length`` without room for a prompt whose episode is cut; the rest is the same for all."""
     try:
         PromptEncoder(lm.tokenizer, label_ids(lm.tokenizer, scale.levels), max_length).tokens(row.prompt)
     except InvalidInput as error:

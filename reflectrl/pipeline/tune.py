@@ -138,14 +138,8 @@ def _extremes(space: BaseDistribution) -> Sequence[object]:
 def tune(search: Search, *, trials: int, jobs: int, reporter: Reporter, extra: Sequence[str] = ()) -> list[Tried]:
     """Try settings until ``trials`` trials are finished or have failed in this call; return these, the best first.
 
-    A trial that fails goes on in the next call.
-
-    Args:
-        search: what is searched.
-        trials: number of trials in all, those of earlier calls and of other processes included.
-        jobs: trials that this process works on at a time.
-        reporter: shows the progress.
-        extra: further options of ``reflectrl run``.
+    A trial that fails goes on in the next call. Trials of earlier calls and of other processes are counted; this
+    process works on ``jobs`` at a time. ``extra`` are further options of ``reflectrl run``.
 
     Raises:
         InvalidInput: as ``check_search``; or the folder has a study of other settings.
