@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.extras import Inquiry
-from reflectrl.core.messages import BadReply
+from reflectrl.core.messages import BadReply, asked_again
 from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import CALLS, DATASET
 from reflectrl.core.stop import run_async
@@ -126,8 +126,7 @@ async def _ask_twice(client: ChatClient, inquiry: Inquiry) -> str | None:
                 inquiry.check(reply)
                 return reply
             except BadReply as complaint:
-                answer = {"role": "user", "content": str(complaint)}
-                chat = [*chat, {"role": "assistant", "content": reply}, answer]
+                chat = asked_again(chat, reply, str(complaint))
     except RejectedReply:
         pass
     except WorkFailed as error:

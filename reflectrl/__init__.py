@@ -103,40 +103,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Agent": "reflectrl.pipeline.agent",
-    "BatchMean": "reflectrl.config.advantage",
-    "EntropyBonus": "reflectrl.config.training",
-    "EntropyTarget": "reflectrl.config.training",
-    "Episode": "reflectrl.rollout",
-    "EpisodeGroup": "reflectrl.config.advantage",
-    "GAE": "reflectrl.config.advantage",
-    "LeaveOneOut": "reflectrl.config.advantage",
-    "MenuView": "reflectrl.prompts.views",
-    "NoBaseline": "reflectrl.config.advantage",
-    "PPO": "reflectrl.config.training",
-    "Player": "reflectrl.prompts.players",
-    "Policy": "reflectrl.prompts.players",
-    "PromptFormat": "reflectrl.prompts",
-    "RandomPolicy": "reflectrl.seats.others",
-    "Recipe": "reflectrl.config",
-    "ReflectRLConfig": "reflectrl.training.config",
-    "ReflectRLTrainer": "reflectrl.training.rlft",
-    "Reinforce": "reflectrl.config.training",
-    "Replay": "reflectrl.config.training",
-    "Run": "reflectrl.pipeline.run",
-    "Seat": "reflectrl.seats.table",
-    "Stage": "reflectrl.config.training",
-    "StepGroup": "reflectrl.config.advantage",
-    "Term": "reflectrl.config.training",
-    "Terms": "reflectrl.config.training",
-    "Validation": "reflectrl.config.training",
-    "ValueHead": "reflectrl.config.advantage",
-    "View": "reflectrl.prompts.views",
-    "compare": "reflectrl.pipeline.run",
-    "evaluate": "reflectrl.rollout.loop",
-    "load_agent": "reflectrl.pipeline.agent",
-    "load_recipe": "reflectrl.config",
-    "policy_views": "reflectrl.rollout",
+    name: home
+    for home, names in {
+        "reflectrl.config": "Recipe load_recipe",
+        "reflectrl.config.advantage": "BatchMean EpisodeGroup GAE LeaveOneOut NoBaseline StepGroup ValueHead",
+        "reflectrl.config.training": "EntropyBonus EntropyTarget PPO Reinforce Replay Stage Term Terms Validation",
+        "reflectrl.pipeline.agent": "Agent load_agent",
+        "reflectrl.pipeline.run": "Run compare",
+        "reflectrl.prompts": "PromptFormat",
+        "reflectrl.prompts.players": "Player Policy",
+        "reflectrl.prompts.views": "MenuView View",
+        "reflectrl.rollout": "Episode policy_views",
+        "reflectrl.rollout.loop": "evaluate",
+        "reflectrl.seats.others": "RandomPolicy",
+        "reflectrl.seats.table": "Seat",
+        "reflectrl.training.config": "ReflectRLConfig",
+        "reflectrl.training.rlft": "ReflectRLTrainer",
+    }.items()
+    for name in names.split()
 }
 """Module of each public name that is imported on first use."""
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "rollout": {"seats", "prompts", "core"},
     "config": BELOW_CONFIG,
     "data_gen": {"config", "rollout", "seats", "endpoint", "prompts", "core"},
-    "training": {"config", "rollout", "seats", "lm", "prompts", "core"},
+    "training": {"data_gen", "config", "rollout", "seats", "lm", "prompts", "core"},
     "report": {"data_gen", "config", "rollout", "seats", "lm", "endpoint", "prompts", "core"},
     "pipeline": BELOW_PIPELINE,
     "share": {"pipeline", *BELOW_PIPELINE},

@@ -79,8 +79,6 @@ def new_env(
 
     It holds the environment, its expert, tests and a recipe, and can be installed as it is.
     """
-    from reflectrl.cli.envs import write_package
-
     folder = out or Path(name)
     for path in write_package(name, folder):
         say(str(path))

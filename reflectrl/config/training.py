@@ -387,6 +387,8 @@ class RLFTSettings:
         return 1 - (1 - self.learning_rate_end) * fallen
 
 
+SURVEYED = 48
+"""Number of random episodes from which settings are chosen, and of the expert's."""
 UNIT = (0.2, 5.0)
 """Standard deviations of returns between which rewards need no scaling."""
 

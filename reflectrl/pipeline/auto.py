@@ -22,7 +22,7 @@ from typing import Any
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.advantage import EpisodeGroup
 from reflectrl.config.environment import recipe_env
-from reflectrl.config.training import suited
+from reflectrl.config.training import SURVEYED, suited
 from reflectrl.core import Trajectory, Turn
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.check import Ambiguity, ambiguous_states
@@ -46,8 +46,8 @@ from reflectrl.seats.others import CarelessExpert, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat, reflecting, view
 
-EPISODES, LEAST = 48, 4
-"""Number of episodes of each kind, and the least, which is played even if it takes longer than it may."""
+LEAST = 4
+"""Least number of episodes of each kind, which is played even if it takes longer than it may."""
 EXPERTISE = 0.85
 """Probability of the expert's action in its episodes, which thereby leave its path."""
 
@@ -154,7 +154,7 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     with closing(recipe_env(recipe, folder)) as env:
         layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
         rng = random.Random(derive_seed(recipe.seed, "survey"))
-        episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(EPISODES)]
+        episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(SURVEYED)]
         began = time.monotonic()
 
         def played(policy: Policy, seats: Sequence[Seat]) -> list[Trajectory]:

@@ -45,11 +45,7 @@ is computed at once, and which files are kept. They may change between a kill an
 def stage_inputs(recipe: Recipe, stage: str) -> dict[str, Any]:
     """Return the dotted recipe keys that the result of ``stage`` depends on, with their values."""
     done = STAGES[: STAGES.index(stage) + 1]
-    prefixes = [
-        name
-        for earlier in done
-        for name in (*_READS[earlier], *_of_seats(recipe, earlier), *_also_read(recipe, earlier))
-    ]
+    prefixes = [name for earlier in done for name in _read(recipe, earlier)]
     flat = dotted(recipe.model_dump(mode="json"))
     read = {key: value for key, value in flat.items() if any(f"{key}.".startswith(f"{p}.") for p in prefixes)}
     neutral = (*_NEUTRAL, *_addresses(recipe))

@@ -14,7 +14,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.training import NOVELTY, TEXT_REWARDS, Stage, check_action_mode, suited
+from reflectrl.config.training import NOVELTY, SURVEYED, TEXT_REWARDS, Stage, check_action_mode, suited
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
@@ -45,10 +45,6 @@ from reflectrl.training.sharding import check_launch, whole_weights
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
-
-
-SURVEYED = 48
-"""Number of random episodes from which arguments are chosen."""
 
 
 def suited_args(env: Env) -> ReflectRLConfig:

@@ -26,10 +26,11 @@ from torch import nn
 
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.data_gen.rows import Row
 from reflectrl.lm.sequences import Tokens
 from reflectrl.rollout.iteration import SFTProgress, best_check, check_scores
 from reflectrl.training.learner import Weights, copy_weights, load_weights
-from reflectrl.training.sft_examples import ActionExample, Example, SFTRow, TextExample
+from reflectrl.training.sft_examples import ActionExample, Example, TextExample
 from reflectrl.training.sharding import save_whole
 
 MIN_ROWS, MAX_ROWS = 16, 256
@@ -52,7 +53,7 @@ OnCheck = Callable[[Mapping[str, Sequence[SFTProgress]]], None]
 """Called with all checks so far, by player."""
 
 
-def held_out_rows(rows: Sequence[SFTRow], share: float, seed: int) -> tuple[list[int], list[int]]:
+def held_out_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[int], list[int]]:
     """Divide rows into those to train on and those to check on; no task, or no episode, has rows among both.
 
     Whole tasks are held out where ``share`` is at least two of them, as in the evaluation, otherwise single episodes:

@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
+from reflectrl.data_gen.rows import Row
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, no_progress_bars
@@ -53,7 +54,6 @@ from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
     Player,
-    SFTRow,
     encode_rows,
     labels_of,
 )
@@ -82,7 +82,7 @@ class SFTSummary:
 
 def train_sft(
     lm: LanguageModel,
-    rows: Sequence[SFTRow],
+    rows: Sequence[Row],
     *,
     player: Player,
     section: SFTPlayerSection,
