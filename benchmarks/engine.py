@@ -58,7 +58,7 @@ from plain import PlainPolicy, ScoringPolicy, bucketed_update, plain_update
 from timing import Call, peak_memory, race, times_as_fast
 
 from reflectrl.lm.head import add_choice_head
-from reflectrl.lm.precision import Precision
+from reflectrl.pipeline.compute import Precision
 from reflectrl.prompts.players import Player
 
 BASES = ("plain", "batched")

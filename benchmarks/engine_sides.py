@@ -20,10 +20,10 @@ from reflectrl.lm.decode import Sampler, write
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import adopt_kernels, round_frozen
 from reflectrl.lm.policy import LMPolicy, Scores
-from reflectrl.lm.precision import Precision
 from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.writer import LMReflector, SamplerProcessor
+from reflectrl.pipeline.compute import Precision
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.training.batch import StepSample
 from reflectrl.training.objective import Objective

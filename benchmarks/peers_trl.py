@@ -17,7 +17,7 @@ from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import NatLangEnv, Task, make_env
 from reflectrl.core.run_files import POLICY_SFT
 from reflectrl.pipeline.run import Run
-from reflectrl.prompts.answers import index_of
+from reflectrl.prompts.chats import index_of
 from reflectrl.seats.table import POLICY
 
 WRITTEN = 8

@@ -33,7 +33,7 @@ from reflectrl.core.text import counted, one_line, shown
 from reflectrl.data_gen.demonstrations import samples_of
 from reflectrl.data_gen.rows import write_samples
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.answers import index_of
+from reflectrl.prompts.chats import index_of
 from reflectrl.prompts.views import MenuView, View
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header

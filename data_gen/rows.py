@@ -16,7 +16,7 @@ from reflectrl.core import Hints, InvalidInput, Observation, Task, Trajectory
 from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
 from reflectrl.core.seeds import draw
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.answers import answer_text
+from reflectrl.prompts.chats import answer_text
 from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import State

@@ -28,8 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.envs.auto_explore.entries import Entries, used_inodes
-from reflectrl.envs.auto_explore.tree import Limits
+from reflectrl.envs.auto_explore.tree import Entries, Limits, used_inodes
 
 MOUNT = PurePosixPath("/repository")
 """Path of the copy as a program sees it."""

@@ -27,7 +27,7 @@ from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Inputs, Tokens, padded, read_tree, split
 from reflectrl.lm.writer import Writer
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.answers import answer_text, index_of, read_answer
+from reflectrl.prompts.chats import answer_text, index_of, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.views import MenuView
 

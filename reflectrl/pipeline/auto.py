@@ -37,7 +37,7 @@ from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sft_stage import wanted_players
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import PromptFormat, labels
-from reflectrl.prompts.answers import answer_text
+from reflectrl.prompts.chats import answer_text
 from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode
 from reflectrl.prompts.players import Policy
 from reflectrl.rollout import Episode, rollout

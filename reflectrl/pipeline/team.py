@@ -45,11 +45,11 @@ from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import BUILTIN, LanguageModel, load_model, new_model, without_weights
 from reflectrl.lm.policy import LMPolicy
-from reflectrl.lm.precision import with_precision
 from reflectrl.lm.reuse import prefix_cache_for
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.lm.tokenizer import label_ids
+from reflectrl.pipeline.compute import with_precision
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.launch import is_main_process, process_count, process_rank
 from reflectrl.pipeline.preflight import reflector_recipe

@@ -20,7 +20,7 @@ from reflectrl.core.ledger import Ledger
 from reflectrl.core.run_files import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.answers import thought_in
+from reflectrl.prompts.chats import thought_in
 from reflectrl.prompts.views import MenuView
 from reflectrl.report.markup import MAX_CHARACTERS, excerpt
 from reflectrl.report.runs import RunData

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from reflectrl.core import Trajectory, Turn
-from reflectrl.prompts.answers import thought_in
+from reflectrl.prompts.chats import thought_in
 
 BLEU_SAMPLES = 100
 """Maximum number of thoughts that are compared for BLEU, drawn with a fixed seed."""

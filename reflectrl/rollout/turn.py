@@ -14,7 +14,7 @@ from reflectrl.core.profile import part
 from reflectrl.core.seeds import draw
 from reflectrl.core.text import shortened
 from reflectrl.prompts import Menu, PromptFormat
-from reflectrl.prompts.answers import named_action, thought_of
+from reflectrl.prompts.chats import named_action, thought_of
 from reflectrl.prompts.players import Policy, ReadsHints
 from reflectrl.prompts.views import MenuView, State, View
 from reflectrl.seats.table import Seat, menu_view, view

@@ -21,7 +21,7 @@ from reflectrl.core.files import in_one_move, write_text
 from reflectrl.core.registry import env_class
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.text import shown
-from reflectrl.prompts.answers import index_of, read_answer
+from reflectrl.prompts.chats import index_of, read_answer
 from reflectrl.prompts.menu import make_menu
 
 ILLEGAL_REWARD = -0.1

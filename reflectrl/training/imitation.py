@@ -22,7 +22,7 @@ from reflectrl.lm.policy import TrainablePolicy
 from reflectrl.lm.sequences import split
 from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.answers import thought_of
+from reflectrl.prompts.chats import thought_of
 from reflectrl.prompts.format import THOUGHTS
 from reflectrl.rollout.record import with_images, without_images
 from reflectrl.rollout.turn import policy_views

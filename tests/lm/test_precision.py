@@ -6,8 +6,8 @@ from tiny import LABELS, gpt2, language_model, tokenizer
 
 from reflectrl.lm.adapters import add_lora
 from reflectrl.lm.load import LanguageModel, adopt_kernels, load_model, new_model, round_frozen, save_model
-from reflectrl.lm.precision import Shape, has_bfloat16, shape_of, with_precision
 from reflectrl.lm.section import BuiltinSection, LoraSection, ModelSection
+from reflectrl.pipeline.compute import Shape, has_bfloat16, shape_of, with_precision
 
 WIDE = BuiltinSection(width=256)
 QUANTISED = ModelSection(name="no/model", quantization="8bit", lora=LoraSection())

@@ -29,7 +29,7 @@ from reflectrl.lm.load import LanguageModel
 from reflectrl.lm.sequences import make_tree
 from reflectrl.lm.thinking import TextPolicy, token_at, writing_policy
 from reflectrl.prompts import Menu, PromptFormat
-from reflectrl.prompts.answers import answer_text, index_of, read_answer
+from reflectrl.prompts.chats import answer_text, index_of, read_answer
 from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, WRITTEN_ACTIONS, History
 from reflectrl.seats.others import RandomPolicy
 from reflectrl.seats.table import POLICY

@@ -8,8 +8,7 @@ import torch
 from trained_runs import small_recipe
 
 from reflectrl.core import InvalidInput
-from reflectrl.lm.precision import has_bfloat16
-from reflectrl.pipeline.compute import prepare_compute, release_memory
+from reflectrl.pipeline.compute import has_bfloat16, prepare_compute, release_memory
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.team import Team
 

@@ -26,7 +26,7 @@ from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.lm.writer import LocalModel
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.answers import answer_text
+from reflectrl.prompts.chats import answer_text
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.turn import policy_views
 from reflectrl.seats.corrector import CUE, JUDGED, ExpertCorrector, Informed, LocalCorrector, RemoteCorrector

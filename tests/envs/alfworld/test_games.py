@@ -15,8 +15,7 @@ from alfworld_games import write_game
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.types import SPLITS
-from reflectrl.envs.alfworld.games import FAMILIES, KINDS, make_game, make_games, read_game
-from reflectrl.envs.alfworld.problem import goals_in
+from reflectrl.envs.alfworld.games import FAMILIES, KINDS, goals_in, make_game, make_games, read_game
 from reflectrl.envs.alfworld.scenes import LAMP, package_file, rules, scene
 
 

@@ -15,8 +15,8 @@ from bubblewrap import NEEDED, programs_work
 from sandbox_world import TOKEN
 
 from reflectrl.envs.auto_explore import programs
-from reflectrl.envs.auto_explore.entries import Entries
 from reflectrl.envs.auto_explore.sandbox import Limits
+from reflectrl.envs.auto_explore.tree import Entries
 
 pytestmark = pytest.mark.usefixtures("deadline")
 needs_bubblewrap = pytest.mark.skipif(not programs_work(), reason=NEEDED)
