@@ -1,4 +1,4 @@
-"""``RunFolder``: the folder of one experiment and the state of its stages; ``core.layout`` defines the names in it."""
+"""``RunFolder``: the folder of one experiment and the state of its stages; ``core.run_files`` has the names in it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
     if not ahead or spending.dry_run:
         return
     if "eval" in ahead:
-        check_reflectors(recipe)
+        for section in recipe.eval.reflectors:
+            if section.run is not None:
+                reflector_recipe(section.name, Path(section.run), recipe)
         chosen = recipe.budget is not None and not recipe.budget.states("eval.policies")  # chosen for the environment
         if not chosen or recipe.eval.controls:
             check_expert(recipe, run.path)
@@ -216,13 +218,6 @@ def _prompt(recipe: Recipe) -> str:
     layout = recipe.layout("")
     carried = " and carried words" if layout.carry else ""
     return f"{recipe.env.name!r} with instructions={recipe.prompt.instructions} and history={layout.history!r}{carried}"
-
-
-def check_reflectors(recipe: Recipe) -> None:
-    """Refuse runs in ``eval.reflectors`` that cannot advise the policy of ``recipe``."""
-    for section in recipe.eval.reflectors:
-        if section.run is not None:
-            reflector_recipe(section.name, Path(section.run), recipe)
 
 
 def check_expert(recipe: Recipe, run: Path) -> None:

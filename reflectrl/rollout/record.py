@@ -96,7 +96,7 @@ def _stored(record: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
 FORMAT = "reflectrl-trajectories"
 VERSION = 5
 HOLDERS = ("turns.observation", "last")
-"""Paths of field names to the objects of a trajectory that have images, see ``image_files``."""
+"""Paths of field names to the objects of a trajectory that have images, see ``without_images``."""
 
 T = TypeVar("T")
 
@@ -117,42 +117,28 @@ def _first_line(form: str, header: Header) -> dict[str, Any]:
     return {"format": form, "version": VERSION, **encode(header)}
 
 
-def write_records(
-    path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] | None = None
-) -> None:
+def write_records(path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] = ()) -> None:
     """Write a file of the format ``form`` with the header and ``records``, completely or not at all.
 
-    Images in ``holders`` are stored beside it, see ``image_files``.
+    Images in ``holders`` are stored beside it, see ``without_images``.
     """
-    write_jsonl(path, (_first_line(form, header), *_bare(records, path, holders)))
+    write_jsonl(path, (_first_line(form, header), *(without_images(record, path, holders) for record in records)))
 
 
-def append_records(
-    path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] | None = None
-) -> None:
+def append_records(path: Path, form: str, header: Header, records: Iterable[Any], holders: Sequence[str] = ()) -> None:
     """Append ``records``, as ``write_records`` writes them; a new file starts with ``header``."""
     drop_unfinished_line(path)
     begun = path.exists() and path.stat().st_size > 0
-    bare = _bare(records, path, holders)
+    bare = [without_images(record, path, holders) for record in records]
     append_jsonl(path, bare if begun else (_first_line(form, header), *bare))
 
 
-def _bare(records: Iterable[Any], path: Path, holders: Sequence[str] | None) -> list[Any]:
-    return [record if holders is None else without_images(record, path, holders) for record in records]
-
-
-def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] | None = None) -> tuple[Header, list[T]]:
+def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = ()) -> tuple[Header, list[T]]:
     """Read header and records of a file that ``write_records`` wrote.
 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
     """
-    header, records = _read(path, form, holders)
-    return header, [decode(kind, value, at) for at, value in records]
-
-
-def _read(path: Path, form: str, holders: Sequence[str] | None) -> tuple[Header, list[tuple[str, object]]]:
-    """Return the header of a file, and the values of its other lines with their images, each with ``FILE, line N``."""
     lines = list(read_jsonl(path))
     if not lines:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
@@ -166,12 +152,12 @@ def _read(path: Path, form: str, holders: Sequence[str] | None) -> tuple[Header,
             f"{where} names version {found[1]!r} of {form!r}, which another version of reflectrl wrote; this one reads "
             f"version {VERSION}: use that version, or make the run again in a new folder."
         )
-    records = [(at, value if holders is None else with_images(value, path, at, holders)) for at, value in lines[1:]]
-    return decode(Header, given, where), records
+    shared = decode(Header, given, where)
+    return shared, [decode(kind, with_images(value, path, at, holders), at) for at, value in lines[1:]]
 
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
-    """Write a file of trajectories, completely or not at all; images are stored beside it, see ``image_files``."""
+    """Write a file of trajectories, completely or not at all; images are stored beside it, see ``without_images``."""
     write_records(path, FORMAT, header, trajectories, HOLDERS)
 
 

@@ -1,7 +1,7 @@
 """The seats of the turn: one file for each frozen player, which says everything about it; ``SEATS`` lists them.
 
 ``table`` holds what follows from the list: who sees what. ``own`` seats a player that a recipe names by its class. The
-trained player has its place in ``policy``. What a memory keeps, and how it is searched, is in ``experience``,
+trained player has its place in ``others``. What a memory keeps, and how it is searched, is in ``experience``,
 ``embedders``, ``neural`` and ``retriever``.
 """
 

@@ -30,7 +30,7 @@ from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.sft_examples import TextExample, text_losses
 
 _HOLDERS = ("prompt",)
-"""Path of field names to the object of a correction that has images, see ``image_files``."""
+"""Path of field names to the object of a correction that has images, see ``without_images``."""
 
 
 @dataclass(frozen=True)
