@@ -85,12 +85,7 @@ class Imitation:
     ) -> Iterator[Tensor]:
         """Yield the losses of micro-batches, whose sum is the term's loss for a minibatch of ``count`` steps.
 
-        Args:
-            model: the policy's model, wrapped for several processes or not.
-            args: settings of the training.
-            accelerator: of the training.
-            update: number of the update, which determines the draws together with the seed and the process.
-            count: number of steps in the minibatch.
+        The number of the ``update`` determines the draws, together with the seed and the process.
         """
         if self._term is None or not isinstance(self._policy, WritingPolicy):
             return

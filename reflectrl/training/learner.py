@@ -83,11 +83,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the trainable parameters in groups: matrices decay, vectors (biases, norms) do not.
 
-    Args:
-        model: the model.
-        weight_decay: weight decay of the matrices.
-        head: module whose learning rate is ``head_rate``, if that is given.
-        head_rate: its learning rate.
+    The parameters of ``head`` have the learning rate ``head_rate``, if that is given.
     """
     own = set(head.parameters()) if head is not None and head_rate is not None else set()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
@@ -146,13 +142,8 @@ def clipped_norm(
 class Learner:
     """The weights that are trained, and what changes them.
 
-    Args:
-        accelerator: of the training.
-        model: the model, on its device.
-        optimizer: its optimizer.
-        scheduler: schedule of the learning rate.
-        max_grad_norm: gradients of a larger norm are scaled down to it; 0 disables clipping.
-        ema: decay per step of an exponential average of the weights; 0 for none.
+    Gradients of a norm above ``max_grad_norm`` are scaled down to it, unless it is 0; ``ema`` is the decay per step of
+    an exponential average of the weights, 0 for none.
     """
 
     def __init__(
@@ -183,11 +174,9 @@ class Learner:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def step(self, loss: float, broken: Callable[[], BrokenStep]) -> float:
-        """Change the weights by the gradient, and return its norm before clipping.
+        """Change the weights by the gradient of this process's ``loss``, and return its norm before clipping.
 
-        Args:
-            loss: the loss of the step on this process.
-            broken: describes the batch where the loss or its gradient is not finite.
+        ``broken`` describes the batch where the loss or its gradient is not finite.
 
         Raises:
             WorkFailed: the loss or its gradient is not finite; the weights are then as before.

@@ -57,13 +57,7 @@ def _k3(log_ratio: float) -> float:
 
 
 class Measures:
-    """Measurements of one iteration at a time.
-
-    Args:
-        policy: the policy that is trained.
-        seats: the frozen players.
-        imitation: the objective's term ``sft_thought``.
-    """
+    """Measurements of one iteration at a time; ``imitation`` is the objective's term ``sft_thought``."""
 
     def __init__(self, policy: TrainablePolicy, seats: Sequence[Seat], imitation: Imitation) -> None:
         self._policy = policy
