@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from reflectrl.core import InvalidInput, WorkFailed
@@ -247,9 +246,7 @@ class Sandbox:
         """Use as a ``with`` block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

@@ -20,7 +20,7 @@ from reflectrl.core import InvalidInput, WorkFailed, nearest
 from reflectrl.core.addresses import without_credentials
 from reflectrl.core.files import user_path
 from reflectrl.envs.auto_explore.company import write_company
-from reflectrl.envs.auto_explore.company.plan import SIZES
+from reflectrl.envs.auto_explore.company.catalog import SIZES
 from reflectrl.envs.auto_explore.sdist import download_sdist
 
 FORMS = (

@@ -21,8 +21,7 @@ from reflectrl.core import InvalidInput, ReflectRLError, WorkFailed
 from reflectrl.core.files import fingerprint, open_own, read_text, size, write_text
 from reflectrl.core.foreign import message_of
 from reflectrl.core.jsonl import encode, read_json
-from reflectrl.core.ledger import Ledger
-from reflectrl.core.origin import WRITTEN_BY, this_origin
+from reflectrl.core.origin import WRITTEN_BY, Ledger, this_origin
 from reflectrl.core.run_files import (
     BASE,
     CALLS,

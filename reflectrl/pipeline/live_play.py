@@ -12,7 +12,7 @@ from typing import Any
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory, Turn, make_env
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.demonstrations import check_place, save_episode

@@ -243,7 +243,9 @@ class _Study:
 
     def _check(self, recipe: Recipe) -> None:
         """Record what the study is about, or refuse another search than that with which it was begun."""
-        space = {key: json.loads(optuna.distributions.distribution_to_json(each)) for key, each in self._space.items()}
+        space = {
+            key: json.loads(optuna.distributions.distribution_to_json(each)) for key, each in self._search.space.items()
+        }
         begun = self._study.user_attrs
         if not begun:
             self._study.set_user_attr("about", {"space": space, "inputs": stage_inputs(recipe, "rlft")})
@@ -257,10 +259,6 @@ class _Study:
                 f"the search in {self._search.folder} was begun with other settings ({', '.join(others)}); choose "
                 "another --out, or delete the folder to start over."
             )
-
-    @property
-    def _space(self) -> Mapping[str, BaseDistribution]:
-        return self._search.space
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -304,7 +302,7 @@ class _Study:
         # a sampler for each trial, so that a search that was killed proposes what it would have
         self._study.sampler = optuna.samplers.TPESampler(seed=derive_seed(self._seed, "tune", number))
         asked = self._study.ask() if left is None else optuna.Trial(self._study, left._trial_id)
-        settings = {key: _suggested(asked, key, space) for key, space in self._space.items()}
+        settings = {key: _suggested(asked, key, space) for key, space in self._search.space.items()}
         trial = _Trial(asked, self._search.planned(number, settings), claim)
         if left is not None and left.intermediate_values:
             trial.steps |= left.intermediate_values

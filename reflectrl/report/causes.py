@@ -17,7 +17,7 @@ from typing import Any
 
 from reflectrl.core import InvalidInput, Observation, Trajectory
 from reflectrl.core.jsonl import read_jsonl
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.core.run_files import recorded_iterations, sft_rows_file, sft_training_file, training_episodes_file
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.prompts import Prompt, PromptFormat

@@ -13,7 +13,7 @@ from statistics import fmean
 from reflectrl.config import Recipe, load_saved_recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.core.run_files import RECIPE, sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.prompts import PromptFormat

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reflectrl.core import InvalidInput, Trajectory, Turn
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.report.compare import RECIPE, Rows, Summary, as_markdown
 from reflectrl.report.compare import compare as summarise
 from reflectrl.report.curves import curves

@@ -15,8 +15,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import dotted, is_private, section_at, without_credentials
 from reflectrl.core.files import read_text
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.ledger import Ledger
-from reflectrl.core.origin import Origin, read_origin
+from reflectrl.core.origin import Ledger, Origin, read_origin
 from reflectrl.core.run_files import (
     CALLS,
     METRICS,

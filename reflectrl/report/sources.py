@@ -16,7 +16,7 @@ from typing import Any
 from reflectrl.core import Image, InvalidInput, Trajectory, Turn
 from reflectrl.core.files import read_bytes
 from reflectrl.core.jsonl import decode, read_jsonl
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.core.run_files import IMAGES, advantages_file, recorded_iterations, training_episodes_file
 from reflectrl.core.types import OUTCOMES
 from reflectrl.prompts import PromptFormat

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reflectrl.core import InvalidInput, Trajectory
-from reflectrl.core.ledger import Ledger
+from reflectrl.core.origin import Ledger
 from reflectrl.core.run_files import run_folders
 from reflectrl.core.text import visible, visible_line
 from reflectrl.report.follow import FollowedRuns

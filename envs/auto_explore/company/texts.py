@@ -21,8 +21,11 @@ from reflectrl.envs.auto_explore.company.catalog import (
     PYTHON,
     SQL,
     TABLE,
+    Folder,
+    Size,
+    plan_company,
+    size_named,
 )
-from reflectrl.envs.auto_explore.company.plan import Folder, Size, plan_company, size_named
 
 _PARAGRAPH = 6
 """Number of sentences of a paragraph."""

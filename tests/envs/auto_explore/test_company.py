@@ -22,9 +22,9 @@ from reflectrl.envs.auto_explore.company.catalog import (
     MARKDOWN,
     SCREENS,
     SERVICES,
+    SIZES,
     TABLE,
 )
-from reflectrl.envs.auto_explore.company.plan import SIZES
 from reflectrl.envs.auto_explore.company.texts import folder_files
 from reflectrl.envs.auto_explore.dataset import ask_about
 from reflectrl.envs.auto_explore.questions import write_questions
