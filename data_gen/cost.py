@@ -15,7 +15,6 @@ from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.prompts import TeacherPrompts, make_menu
 
 CHARACTERS_PER_TOKEN = 4
-"""Characters of English text in one token."""
 REFLECTION_TOKENS = 70
 """Tokens of a reflection of 50 words, the length that the prompt asks for."""
 LABEL_TOKENS = 2

@@ -33,7 +33,6 @@ class Sample:
 
     task: Task
     seed: int
-    """Seed of the episode."""
     past: tuple[str, ...]
     """All actions that led to the state; the last one of a negative sample is the wrong one."""
     observation: Observation
@@ -109,7 +108,6 @@ def read_samples(path: Path) -> tuple[Header, list[Sample]]:
 
 
 Words = Mapping[str, str]
-"""Words by role."""
 
 
 def words_in_view(
@@ -202,7 +200,6 @@ class Row:
     completion: str
     """Text to be learned: a reflection, or a label of the menu; in an environment without menus, the action."""
     task: str
-    """Id of the task."""
     step: int
     """Number of actions played before this step."""
     negative: bool

@@ -31,7 +31,6 @@ class Errand:
     """Something to do at one place."""
 
     place: str
-    """Id of the receptacle."""
     command: str
     """Command to play there; empty if being there is enough."""
     fact: str

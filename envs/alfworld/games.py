@@ -212,7 +212,6 @@ class Game:
     """``TASK/TRIAL``, as ALFWorld calls its folders; begins with the family."""
     family: str
     problem: str
-    """Problem in PDDL."""
     goal: str
     """Goal in words, as the player reads it."""
     targets: Mapping[str, str]

@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 from reflectrl.core.text import one_line
 
 Pair = tuple[str, str]
-"""A question and its answer."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -43,7 +42,6 @@ class Kept:
     pairs: Mapping[str, tuple[Pair, ...]]
     """Questions by file, in the order in which they were written; files without questions are left out."""
     rejected: Mapping[str, int]
-    """Number of questions by reason."""
 
 
 def words_of(text: str) -> list[str]:

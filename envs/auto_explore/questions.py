@@ -274,7 +274,6 @@ COMMENTS = {
     **dict.fromkeys((".hs", ".lua"), Marks("--")),
     ".sql": Marks("--", ("/*", "*/")),
 }
-"""Comment marks by file suffix."""
 
 _DEFINITION = re.compile(
     r"\b(?:class|const|def|defmodule|enum|fn|func|fun|function|impl|interface|let|local|message|module|namespace|"

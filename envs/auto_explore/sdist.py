@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 PYPI = "https://pypi.org/simple/"
 MAX_BYTES = 1 << 30
-"""Largest source archive."""
 _ELSEWHERE = "name a mirror (PIP_INDEX_URL) or a folder that holds the archive (PIP_FIND_LINKS)"
 
 

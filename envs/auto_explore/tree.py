@@ -68,7 +68,6 @@ class Limits:
     write_files: int = 10_000
     """Maximum number of files and folders that all programs together may add."""
     seconds: float = 10.0
-    """Time limit of one program, in seconds."""
     memory_bytes: int = 1024**3
     """Memory limit of one program and all its children, in bytes; the kernel's memory for their sockets counts."""
     processes: int = 32

@@ -98,7 +98,6 @@ class Game(ABC):
     actions: tuple[str, ...]
     """All actions of the paper, legal or not."""
     horizon: int
-    """Maximum number of steps of an episode."""
 
     @abstractmethod
     def splits(self) -> Mapping[str, tuple[Task, ...]]:

@@ -52,7 +52,6 @@ class Stage(NamedTuple):
     standing: str
     """Description of the stage, which names no skill."""
     action: str
-    """The expert's next skill."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,7 @@ class Scene:
     """One of the five tasks."""
 
     simulated: str
-    """Name of the task in Meta-World."""
     goal: str
-    """Goal of the task in words."""
     thing: Thing
     """Thing that the hand moves to first."""
     last: str

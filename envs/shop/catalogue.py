@@ -100,7 +100,6 @@ another noun, brands included, so the words of a title show how close a product 
 
 
 OF_A_KIND = 48
-"""Number of products of each kind."""
 MAX_RESULTS = 50
 """Maximum number of products that a search finds, as in WebShop."""
 

@@ -31,7 +31,6 @@ class Inquiry:
     subject: str
     """Name of the subject of the chat, for error messages."""
     chat: Messages
-    """The messages to send."""
     check: Callable[[str], object]
     """Function that raises ``BadReply`` for an unusable reply."""
 

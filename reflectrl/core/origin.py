@@ -37,7 +37,6 @@ class WrittenBy:
 
     format: int
     reflectrl: str
-    """Version of the package."""
 
 
 def this_version() -> WrittenBy:

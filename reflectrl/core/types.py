@@ -22,7 +22,6 @@ SPLITS = ("train", "validation", "test")
 NO_MENU = -1
 """``Choice.index`` of an action in an environment without menus."""
 OUTCOMES = ("success", "failure", "out of time")
-"""Possible outcomes of an episode."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,6 @@ class OpenBatch:
     name: str
     """Name of the batch; empty until the server has said it."""
     calls: tuple[str, ...]
-    """Digests of its calls."""
 
     def __str__(self) -> str:
         """Return the name of the batch, for messages."""

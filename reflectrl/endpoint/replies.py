@@ -207,7 +207,6 @@ class Continued:
     """How a server's model continued token ids."""
 
     text: str
-    """The words."""
     ids: list[int] | None
     """Their token ids, perhaps with the one that ends them; ``None`` from a server that tells none."""
     logprobs: list[float]

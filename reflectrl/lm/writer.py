@@ -193,7 +193,6 @@ class LMReflector(CachedPlayer):
 
 
 SUMMARY_TOKENS = 80
-"""Maximum number of tokens of a summary."""
 SUMMARY_CUE = "Summary:"
 RATING_CUE = "Rating:\n"
 """Cue before a rating; its newline makes the level a token of its own."""

@@ -32,9 +32,7 @@ class Agent:
     recipe: Recipe
     """Recipe that the players were trained with; of an exported agent, what playing needs."""
     layout: PromptFormat
-    """Layout of the players' prompts."""
     max_actions: int
-    """Length of the longest menu."""
     name: str
     """Folder of the policy: ``policy`` (after RLFT) or ``policy-sft``."""
     greedy: bool

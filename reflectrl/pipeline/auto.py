@@ -69,7 +69,6 @@ class Survey:
     """Episodes of training tasks: by random actions, and by a careless expert where the environment has one."""
 
     max_actions: int
-    """Length of the longest menu."""
     horizon: int
     at_random: Sequence[Trajectory]
     taught: Sequence[Trajectory]

@@ -30,7 +30,6 @@ class Shape:
     """Sizes of a transformer."""
 
     layers: int
-    """Number of blocks."""
     width: int
     """Hidden size."""
 

@@ -30,7 +30,6 @@ TIMEOUT_S = 300.0
 """Time limit of such a reply by another's server, in seconds; one's own has the endpoint's default, which is longer."""
 
 Options = Mapping[str, Any]
-"""Options of the environment."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class ExplorePlayers:
     who: str
     """Name of the players, for the person who watches."""
     layout: PromptFormat
-    """Layout of the players' prompts."""
     enter: Callable[[Options], tuple[Policy, Sequence[Seat]]]
     """Makes the players for an environment with these options; called late, since models take long to load."""
     env: str = DEFAULT_COPILOT

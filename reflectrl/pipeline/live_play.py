@@ -26,7 +26,6 @@ from reflectrl.seats.reflector import ExpertReflector
 from reflectrl.seats.table import Seat, reflecting
 
 Options = Mapping[str, Any]
-"""Options of an environment."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,6 @@ class PlannedRun:
 
     folder: Path
     recipe: str
-    """Name or path of the recipe."""
     overrides: tuple[str, ...]
     """Overrides of the recipe, the seed among them."""
     environment: Mapping[str, str] = field(default_factory=dict)

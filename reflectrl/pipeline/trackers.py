@@ -35,7 +35,6 @@ MAX_EPISODES = 3
 _MAX_CHARACTERS = 20_000
 """Maximum number of characters of an episode that are sent."""
 _COLUMNS = ("step", "stage", "task", "outcome", "episode_return", "text")
-"""Columns of the table of episodes."""
 
 
 class Tracking:

@@ -49,7 +49,6 @@ class Search:
     folder: Path
     """Folder of the study and of the trials' run folders."""
     recipe: str
-    """Name or path of the recipe."""
     space: Mapping[str, BaseDistribution]
     """Distribution of each recipe key that is searched, see ``read_space``."""
     overrides: Sequence[str] = ()

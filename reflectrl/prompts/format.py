@@ -41,7 +41,6 @@ POLICY_CUES: Mapping[ActionMode, str] = {
     "text": "Action:",
     "thought_text": "Answer:",
 }
-"""Cue of the policy, by ``action_mode``."""
 
 
 def check_menus(max_actions: int, mode: ActionMode) -> None:

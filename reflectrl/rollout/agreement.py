@@ -20,7 +20,6 @@ class Ratings:
     """Ratings and outcomes of the ``B`` episodes of one iteration of RLFT: one line of ``ratings.jsonl``."""
 
     iteration: int
-    """Number of the iteration, from 0."""
     highest: int
     """Highest level of the scale."""
     levels: tuple[int | None, ...]

@@ -78,9 +78,7 @@ class Close(Message, frozen=True):
 
 
 Request = Make | ListTasks | Describe | Reset | PlayAction | AskHints | AskReading | Close
-"""A request to one environment."""
 EpisodeRequest = Reset | PlayAction | AskHints | AskReading
-"""A request about an episode."""
 
 
 @dataclass(frozen=True)

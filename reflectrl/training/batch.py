@@ -25,7 +25,6 @@ class StepSample:
     """One step of an episode, as a sample of an update."""
 
     view: MenuView
-    """View of the policy at the step."""
     decision: Decision
     """Decision of the policy, with its log-probability at sampling time."""
     advantage: float

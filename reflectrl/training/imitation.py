@@ -38,9 +38,7 @@ class Correction:
     """A step whose thought was corrected."""
 
     prompt: Prompt
-    """Prompt of the policy at the step."""
     thought: str
-    """Corrected thought."""
     action: str
     """Action that the policy chose, which is not imitated."""
 

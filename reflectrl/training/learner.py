@@ -103,13 +103,10 @@ class BrokenStep:
     folder: Path
     """Folder for the file with the batch."""
     name: str
-    """Name of the file without its suffix."""
     where: str
     """Place in the training, e.g. "iteration 12"."""
     rows: Iterable[Mapping[str, Any]]
-    """Rows of the batch, as plain values."""
     advice: str
-    """Advice at the end of the error message."""
 
     def failure(self, loss: float, norm: float, *, rank: int) -> WorkFailed:
         """Write the batch to its file, and return the error that names it."""

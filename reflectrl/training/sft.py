@@ -67,7 +67,6 @@ class SFTSummary:
     """Summary of a finished training."""
 
     rows: int
-    """Number of rows trained on."""
     held_out: int
     """Number of rows that were held out and checked."""
     dropped: int

@@ -44,7 +44,6 @@ class ActionExample:
     """Training example of a label: exactly one position has a loss, and no end-of-text token follows."""
 
     prompt: Prompt
-    """Prompt with the menu."""
     target: int
     """Position of the label among the legal actions."""
     row: Tokens

@@ -180,7 +180,6 @@ class Size:
     groups: int
     """Number of folders of a topic."""
     files: int
-    """Number of files of each folder."""
     pool: int
     """Number of entities that a folder's files are drawn from."""
     sentences: tuple[int, int]

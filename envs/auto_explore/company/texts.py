@@ -28,7 +28,6 @@ from reflectrl.envs.auto_explore.company.catalog import (
 )
 
 _PARAGRAPH = 6
-"""Number of sentences of a paragraph."""
 _FIRST = (
     "For {aspect}, write to {who} at least {few} days ahead.",
     "{who} decides about {aspect} and replies within {few} working days.",
