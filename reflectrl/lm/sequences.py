@@ -251,7 +251,7 @@ def _attend(
         kind = query.device.type
         if kind == "cpu" and keys.size(2) < _SHORT and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
-                wide = (states.float() for states in (together, keys, values))
+                wide = (together.float(), keys.float(), values.float())
                 out = F.scaled_dot_product_attention(*wide, mask, dropout, scale=scale).to(query.dtype)
         else:
             out = F.scaled_dot_product_attention(together, keys, values, mask, dropout, scale=scale)
