@@ -105,7 +105,7 @@ class Column:
             vector: (width,) embedding of the query.
         """
         # unlike ``@``, it rounds a row alike wherever it stands: a memory that grew says what one made at once says
-        embedded = np.einsum("ij,j->i", self._vectors, vector) if len(self._vectors) else None
+        embedded: Numbers | None = np.einsum("ij,j->i", self._vectors, vector) if len(self._vectors) else None
         if self._by == "embed" and embedded is not None:
             return embedded[self._texts]
         shared = self._shared_words(text)
