@@ -316,24 +316,13 @@ class Memory:
 class GrowingMemory(Memory):
     """A memory whose store grows between batches; a batch retrieves only from the batches before it.
 
-    Args:
-        store: past episodes, which ``remember`` adds to.
-        retriever: searches the store's episodes, and is renewed when there are more.
-        key: see ``Memory``.
-        planner: see ``Memory``.
-        max_chars: see ``Memory``.
+    ``remember`` adds episodes to the ``store``; ``retriever`` searches them, and is renewed when there are more.
     """
 
     def __init__(
-        self,
-        store: Store,
-        retriever: Retriever,
-        *,
-        key: KeySource = "observation",
-        planner: KeyWriter | None = None,
-        max_chars: int = 2000,
+        self, store: Store, retriever: Retriever, *, key: KeySource = "observation", max_chars: int = 2000
     ) -> None:
-        super().__init__(retriever, key=key, planner=planner, max_chars=max_chars)
+        super().__init__(retriever, key=key, max_chars=max_chars)
         self._store = store
         self._met: Mapping[str, Player] = {}
 
