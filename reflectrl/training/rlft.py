@@ -75,6 +75,7 @@ from reflectrl.training.checkpoints import (
 )
 from reflectrl.training.collector import Collector, Novelty, RewardScale, without_novelty
 from reflectrl.training.config import ReflectRLConfig
+from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 from reflectrl.training.imitation import Imitation
 from reflectrl.training.learner import (
     BrokenStep,
@@ -93,7 +94,7 @@ from reflectrl.training.learner import (
 from reflectrl.training.measures import Measures
 from reflectrl.training.objective import Loss, Objective, check_gap, kl_divergences, step_losses
 from reflectrl.training.sharding import check_sharding, gathered, whole_weights
-from reflectrl.training.validation import Curriculum, Validator, fresh_episodes, replayed_episodes
+from reflectrl.training.validation import Validator
 
 if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel

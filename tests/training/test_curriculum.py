@@ -13,7 +13,7 @@ from reflectrl.config.training import Replay, Stage
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.iteration import outcome_means
-from reflectrl.training.validation import Curriculum, fresh_episodes, replayed_episodes
+from reflectrl.training.curriculum import Curriculum, fresh_episodes, replayed_episodes
 
 
 def episode(rewards, *, success):

@@ -29,8 +29,8 @@ from reflectrl.seats.table import Seat
 from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.collector import without_novelty
+from reflectrl.training.curriculum import Curriculum
 from reflectrl.training.rlft import ReflectRLTrainer
-from reflectrl.training.validation import Curriculum
 
 pytestmark = pytest.mark.numerical
 
