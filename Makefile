@@ -12,7 +12,7 @@ DEMO_RUNS := runs/safe-nano runs/safe-nano_no_reflection
 export HF_HUB_DISABLE_TELEMETRY := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help install demo demo-real check test test-other-rounding test-vllm lint engine docs clean
+.PHONY: help install demo demo-real check test test-other-rounding test-vllm test-wheel lint engine docs clean
 
 help:
 	@echo "make install   a virtual environment in $(VENV), with the versions of constraints.txt"
@@ -22,6 +22,7 @@ help:
 	@echo "make test      lint, types and all tests; compiles ALFWorld's engine and installs verifiers first (g++, minutes)"
 	@echo "make test-other-rounding   the numerical tests again, rounded as on an old processor (minutes)"
 	@echo "make test-vllm compare a served reflector with a local one, on a real vLLM (3 GB to install; minutes)"
+	@echo "make test-wheel install the wheel in a new environment, and run a recipe there (3 GB, minutes)"
 	@echo "make lint      ruff and mypy only"
 	@echo "make docs      the documentation as a site, in build/site/"
 	@echo "make clean     remove $(VENV) and caches, not runs/"
@@ -104,6 +105,9 @@ test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: export REFLECTRL_VLLM := $(CURDIR)/build/vllm
 test-vllm: $(TOOLS) build/vllm/installed
 	$(BIN)/pytest -s tests/vllm_server/equality.py
+
+test-wheel: $(TOOLS)
+	$(BIN)/pytest tests/fresh_install.py
 
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
+import re
 import sys
+import tomllib
 import zipfile
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from built_wheel import FOLDERS, ROOT, build_wheel, run
+from markdown_it import MarkdownIt
 
-import reflectrl
-
-ROOT = Path(__file__).parents[1]
-FOLDERS, FILES = ("reflectrl", "envs", "data_gen", "recipes"), ("pyproject.toml", "README.md", "LICENSE")
 OUTSIDE = """
 import json, sys
 import gymnasium
@@ -29,39 +28,37 @@ sys.argv = ["reflectrl", "check-env", "number_line"]
 main()
 """
 
-
-def python(*arguments: object, cwd: Path, **environment: str) -> str:
-    command = [sys.executable, *map(str, arguments)]
-    given = {**os.environ, **environment}
-    done = subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-def test_the_wheel_works_from_outside_the_tree(tmp_path: Path) -> None:
-    """The wheel is built from a copy, so that old build folders and link targets outside have no influence."""
-    tree, site = tmp_path / "tree", tmp_path / "site"
-    for name in FOLDERS:
-        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignore)
-    for name in FILES:
-        shutil.copy(ROOT / name, tree / name)
-    python("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", tree, cwd=tmp_path)
-    (wheel,) = (tmp_path / "wheels").glob(f"reflectrl-{reflectrl.__version__}-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        archive.extractall(site)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what is in the wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(build_wheel(folder)) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def metadata(site: Path) -> Message:
+    [path] = site.glob("*.dist-info/METADATA")
+    return Parser().parsestr(path.read_text(encoding="utf-8"))
+
+
+def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(site: Path) -> None:
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in FOLDERS
         for pattern in ("*.py", "*.yaml", "*.css", "*.html", "*.js", "*.tmpl", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
-    assert on_disk <= set(names)
-    tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"reflectrl"}
-    first, second = python("-c", OUTSIDE, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
+    assert on_disk <= {str(path.relative_to(site)) for path in site.rglob("*")}
+    assert {path.name for path in site.iterdir() if path.suffix != ".dist-info"} == {"reflectrl"}
+
+
+def test_the_wheel_works_from_outside_the_tree(site: Path, tmp_path: Path) -> None:
+    first, second = run(sys.executable, "-c", OUTSIDE, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
     file, task, recipes = json.loads(first)
     assert Path(file).is_relative_to(site)
     assert "-to-" in task
@@ -72,3 +69,28 @@ def test_the_wheel_works_from_outside_the_tree(tmp_path: Path) -> None:
     }
     assert shipped < set(recipes), "the files, and their arms"
     assert "every check passed" in second
+
+
+def test_a_package_index_learns_licence_command_and_extras(site: Path, metadata: Message) -> None:
+    [folder] = site.glob("*.dist-info")
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("MIT", "LICENSE")
+    assert (folder / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert "reflectrl = reflectrl.cli:main" in (folder / "entry_points.txt").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert metadata.get_all("Provides-Extra") == [*project["optional-dependencies"]]
+    assert metadata["Requires-Python"] == project["requires-python"]
+    assert metadata.get_all("Classifier") == project["classifiers"]
+
+
+def test_the_page_on_a_package_index_is_the_readme_without_links_into_the_repository(metadata: Message) -> None:
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    page = metadata.get_payload()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^#.*|^\|.*|^```.*", page, re.MULTILINE) == re.findall(
+        r"^#.*|^\|.*|^```.*", readme, re.MULTILINE
+    )
+    shown = MarkdownIt("commonmark").enable("table").render(page)
+    targets = re.findall(r' (?:href|src)="([^"]*)"', shown)
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+    assert "](" not in re.sub(r"<code.*?</code>", "", shown, flags=re.DOTALL)
