@@ -10,12 +10,15 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import typer
-from packaging.requirements import Requirement
 
 from reflectrl.cli.terminal import say
 from reflectrl.core.origin import usable_cores
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 KEYS = {
     "OPENAI_API_KEY": "chat models of OpenAI and of compatible servers",
@@ -25,7 +28,7 @@ KEYS = {
     "WANDB_API_KEY": "report_to=wandb",
 }
 """Environment variables that hold secrets; their values are never printed."""
-INSTALL = "pip install -c constraints.txt -e '.{}'"
+INSTALL = "pip install 'reflectrl{}'"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 PROGRAMS = {
     "bwrap": "python and pip in the sandbox of AutoExplore: apt-get install bubblewrap",
@@ -64,7 +67,7 @@ def doctor() -> None:
 
 
 def _system() -> Iterator[Finding]:
-    yield Finding("reflectrl", version("reflectrl"))
+    yield Finding("reflectrl", f"{version('reflectrl')}, {metadata('reflectrl')['License-Expression']} licence")
     yield Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("processor cores", str(usable_cores()))
     try:
@@ -96,6 +99,8 @@ def _extras() -> Iterator[Finding]:
 
 def _required(extra: str) -> Iterator[Requirement]:
     """Return reflectrl's requirements on this platform: those of ``extra``, or unconditional ones if it is empty."""
+    from packaging.requirements import Requirement
+
     for requirement in map(Requirement, requires("reflectrl") or []):
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if always == (extra == "") and (always or requirement.marker and requirement.marker.evaluate({"extra": extra})):

@@ -22,12 +22,12 @@ Name = Annotated[str, typer.Argument(help="Name that 'reflectrl recipes ls' prin
 @recipes.command()
 def ls() -> None:
     """List the shipped recipes with their descriptions."""
-    from reflectrl.config import load_recipe, recipe_names
+    from reflectrl.config import recipe_description, recipe_names
 
     names = recipe_names()
     width = max(map(len, names), default=0)
     for name in names:
-        say(f"{name:{width}}  {load_recipe(name).description}".rstrip())
+        say(f"{name:{width}}  {recipe_description(name)}".rstrip())
 
 
 @recipes.command()

@@ -6,6 +6,7 @@ from reflectrl.config.reading import (
     dump_recipe,
     load_recipe,
     load_saved_recipe,
+    recipe_description,
     recipe_names,
     recipe_text,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "dump_recipe",
     "load_recipe",
     "load_saved_recipe",
+    "recipe_description",
     "recipe_names",
     "recipe_text",
 ]

@@ -67,6 +67,7 @@ def _shipped() -> Mapping[str, tuple[str, str | None]]:
     return found
 
 
+@cache
 def _text(name: str) -> str:
     return files("reflectrl.recipes").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -77,6 +78,25 @@ def recipe_text(name: str) -> str:
     Raises:
         InvalidInput: an unknown name.
     """
+    text = _own_text(name)
+    if re.search("^name: ", text, re.MULTILINE):
+        return text
+    return re.sub("^(extends: .*)$", rf"\1\nname: {load_recipe(name).name}", text, count=1, flags=re.MULTILINE)
+
+
+def recipe_description(name: str) -> str:
+    """Return a shipped recipe's description, its own or that of what it extends, without loading the recipe.
+
+    Raises:
+        InvalidInput: an unknown name.
+
+    """
+    own, parent = (re.search(f"^{key}: (.*)$", _own_text(name), re.MULTILINE) for key in ("description", "extends"))
+    return str(yaml.safe_load(own[1])) if own else recipe_description(parent[1]) if parent else ""
+
+
+def _own_text(name: str) -> str:
+    """Return what a shipped recipe, or an arm of one, states itself."""
     if name not in _shipped():
         raise InvalidInput(f"recipe {name!r} is unknown; {nearest(name, recipe_names())}")
     file, arm = _shipped()[name]
@@ -89,8 +109,7 @@ def recipe_text(name: str) -> str:
     body = lines[len(head) :]
     within = body.pop(0).removeprefix("extends: ") if body and body[0].startswith("extends: ") else None
     parent = file if within is None else f"{file}_{within}" if f"{file}_{within}" in _shipped() else within
-    named = [] if any(line.startswith("name: ") for line in body) else [f"name: {load_recipe(name).name}"]
-    return "\n".join([*head, f"# reflectrl run --recipe {name}", f"extends: {parent}", *named, *body, ""])
+    return "\n".join([*head, f"# reflectrl run --recipe {name}", f"extends: {parent}", *body, ""])
 
 
 def arm_names(recipe: str | Path) -> list[str]:

@@ -27,6 +27,8 @@ def test_a_sound_installation_is_shown_with_its_versions_and_without_keys(monkey
     assert (done.code, done.err) == (0, "")
     for package in ("trl", "reflectrl"):
         assert version(package) in line(done.out, package)
+    assert "MIT licence" in line(done.out, "reflectrl")
+    assert "extra serve" in done.out
     for name, state in (("OPENAI_API_KEY", "set"), ("HF_TOKEN", "not set"), ("WANDB_API_KEY", "not set")):
         assert re.search(rf"{name} +{state} ", line(done.out, name))
     assert re.search("pip +found$", line(done.out, "pip"))
@@ -44,5 +46,5 @@ def test_what_is_missing_or_too_old_is_shown_with_what_to_do(tmp_path: Path) -> 
     assert done.returncode == 1
     for name in ("bwrap", "libseccomp"):
         assert re.search("not found  .*apt-get", line(done.stdout, name))
-    assert re.search(r"1\.0; .*>=3\.52 +\(pip install ", line(done.stdout, "openai"))
+    assert re.search(r"1\.0; .*>=3\.52 +\(pip install 'reflectrl'\)", line(done.stdout, "openai"))
     assert "openai" in done.stdout.splitlines()[-1]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from command_line import reflectrl, refused
 
-from reflectrl.config import arm_names, load_recipe, recipe_names, recipe_text
+from reflectrl.config import arm_names, load_recipe, recipe_description, recipe_names, recipe_text
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline.sweep import plan_runs
 
@@ -94,6 +94,10 @@ def test_a_shipped_arm_is_also_a_recipe(tmp_path: Path) -> None:
     for name in recipe_names()[::9]:
         (tmp_path / "copy.yaml").write_text(recipe_text(name), encoding="utf-8")
         assert load_recipe(tmp_path / "copy.yaml") == load_recipe(name), name
+
+
+def test_a_description_is_found_without_loading_the_recipe() -> None:
+    assert [name for name in recipe_names() if recipe_description(name) != load_recipe(name).description] == []
 
 
 def test_every_arm_is_run_with_every_seed(mine: Path) -> None:
