@@ -150,11 +150,12 @@ def short_report(page: Path) -> str:
             ]
             lines.append([about.title, f"`{about.recipe}`", ours["runs"], *reached])
     heads = ("", "recipe", "runs", "SFT", "**Reflect-RL**", "worst run", "least gain", "without reflection")
-    return f"""Success in per cent, with sampled actions (in brackets: greedy), on tasks with which no training episode
-begins. Mean over runs, seeds times two instruction sets, with a 95 % interval; least gain: a run's smallest over its
-own SFT, in points. From [the results](benchmarks/results/learning.md), by `python benchmarks/learning.py ENV`.
+    return f"""{table(heads, lines)}
 
-{table(heads, lines)}
+Success in per cent, with sampled actions (in brackets: greedy), on tasks with which no training episode begins. Mean
+over runs, seeds times two instruction sets, with a 95 % interval; least gain: a run's smallest over its own SFT, in
+points. From [the results](benchmarks/results/learning.md), by `python benchmarks/learning.py ENV`; [every
+table](docs/results.md), with pretrained models and GPUs.
 """
 
 
