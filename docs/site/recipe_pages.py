@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt, MinLen
+from outcomes import Outcome, outcomes
 from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -28,7 +29,8 @@ SHIPPED = """# Shipped recipes
 
 `reflectrl recipes show NAME` prints a recipe with everything filled in, `reflectrl recipes cp NAME mine.yaml` copies
 it, and `reflectrl run --recipe NAME` or `--recipe mine.yaml` runs it. A recipe that extends another one says only what
-differs.
+differs. Success is the published mean in per cent; minutes are those of a core's SFT and RLFT. Of the others, nothing
+is published.
 """
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "mapping", Any: "any value"}
 
@@ -52,14 +54,20 @@ def reference_page() -> str:
 
 def shipped_page() -> str:
     """The Markdown."""
-    lines, folder = [SHIPPED], ""
+    lines, folder, published = [SHIPPED], "", outcomes()
     for name in recipe_names():
         if name.partition("/")[0] != folder:
             folder = name.partition("/")[0]
-            lines += [f"\n## `{folder}` {{#{folder}}}\n", "| recipe | extends | what it shows |", "|---|---|---|"]
+            lines += [
+                f"\n## `{folder}` {{#{folder}}}\n",
+                "| recipe | extends | what it shows | success | minutes |",
+                f"|{'---|' * 5}",
+            ]
         above = yaml.safe_load(recipe_text(name)).get("extends")
         described = load_recipe(name).description.replace("|", "\\|")
-        lines.append(f"| `{name}` | {f'`{above}`' if above else ''} | {described} |")
+        reached = published.get(name, Outcome("", ""))
+        parent = f"`{above}`" if above else ""
+        lines.append(f"| `{name}` | {parent} | {described} | {reached.success} | {reached.minutes} |")
     return "\n".join(lines) + "\n"
 
 
