@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
         venv.create(folder / "new", with_pip=True)
         constraints = ("--constraint", ROOT / "constraints.txt")
         wheel = build_wheel(folder)
-        run(folder / "new/bin/python", "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder)
+        run(folder / "new/bin/python", "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder, PYTHONPATH="")
         yield folder
 
 

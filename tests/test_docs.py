@@ -165,6 +165,14 @@ def test_the_page_from_python_runs_from_an_environment_to_an_evaluated_agent(
     assert (tmp_path / "runs" / "corridor" / "policy").is_dir()
 
 
+def test_the_errors_of_the_page_are_those_that_the_library_raises():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(shown) > 5
+    said = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "reflectrl").rglob("*.py"))
+    assert [words for words in shown if words not in said] == []
+
+
 # ---- the README ------------------------------------------------------------------------------------------------------
 
 

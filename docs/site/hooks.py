@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from api_pages import API, api_page
+from causes_page import causes_list
 from command_page import command_page
 from env_pages import env_pages
 from mkdocs.structure.files import File
@@ -37,9 +38,10 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links to the results to their pages of the site."""
-    return RESULTS.sub(r"](results-\1.md", markdown)
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to the results to their pages of the site, and list the causes of a low success on theirs."""
+    listed = f"\n\n{causes_list()}" if page.file.src_uri == "troubleshooting.md" else ""
+    return RESULTS.sub(r"](results-\1.md", markdown) + listed
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -1,7 +1,7 @@
 """Causes of a low success that the files of a run prove, each with its number and the setting that addresses it.
 
 A cause is named only beyond its threshold below, and only where RLFT ended far from what is possible. The order of
-``_KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left out, then what
+``KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left out, then what
 training lacked, then how it shows.
 """
 
@@ -90,7 +90,7 @@ def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     if not _is_low(run, rows):
         return []
     evidence = _Evidence(run, rows)
-    return [cause for find in _KNOWN if (cause := find(evidence))][:MOST]
+    return [cause for find in KNOWN if (cause := find(evidence))][:MOST]
 
 
 def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
@@ -192,6 +192,7 @@ class _Evidence:
 
 
 def _untaught_starts(of: _Evidence) -> Cause | None:
+    """Training rows leave out how a game begins."""
     rows = of.policy_rows
     begun, tasks = sum(not row.step for row in rows), len({row.task for row in rows})
     if len(rows) < LEAST or begun >= UNTAUGHT_STARTS * tasks:
@@ -205,6 +206,7 @@ def _untaught_starts(of: _Evidence) -> Cause | None:
 
 
 def _ambiguous(of: _Evidence) -> Cause | None:
+    """The prompt does not tell what to do."""
     differing = _ambiguity(of, lambda prompt: prompt)  # the reflector's prompt is the state without the teacher's words
     if differing is None or differing < AMBIGUOUS:
         return None
@@ -244,10 +246,12 @@ def _remembering(of: _Evidence) -> str:
         ways.append("`prompt.history.show=transitions`")
     if of.run.reflector in ("local", "server") and of.setting("players.reflector.carry") is not True:
         ways.append("`players.reflector.carry=true`")
-    return ", ".join([*ways, f"{'or ' if ways else ''}a text that tells what decides"])
+    ways.append(f"{'or ' if ways else ''}a text that tells what decides")
+    return ", ".join(ways)
 
 
 def _cut(of: _Evidence) -> Cause | None:
+    """Prompts are cut."""
     share = of.row.cut_prompts
     if share is None or share < CUT:
         return None
@@ -260,6 +264,7 @@ def _cut(of: _Evidence) -> Cause | None:
 
 
 def _not_imitated(of: _Evidence) -> Cause | None:
+    """The policy does not imitate the expert."""
     measured = [line for line in of.imitation if isinstance(line.get("accuracy"), int | float)]
     if not measured:
         return None
@@ -282,6 +287,7 @@ def _wider(of: _Evidence) -> str:
 
 
 def _wrong_reflections(of: _Evidence) -> Cause | None:
+    """Reflections are wrong, and are followed."""
     audit = of.row.audit
     if audit is None or audit.right is None or audit.steps < LEAST_JUDGED:
         return None
@@ -303,6 +309,7 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
 
 
 def _unrewarded(of: _Evidence) -> Cause | None:
+    """Nothing is rewarded."""
     points = of.run.points
     first = next((place for place, point in enumerate(points) if point.success > 0), len(points))
     episodes = first * of.run.episodes
@@ -318,6 +325,7 @@ def _unrewarded(of: _Evidence) -> Cause | None:
 
 
 def _collapsed(of: _Evidence) -> Cause | None:
+    """The policy has stopped exploring."""
     points = of.run.points
     if len(points) < 5:
         return None
@@ -338,6 +346,7 @@ def _collapsed(of: _Evidence) -> Cause | None:
 
 
 def _uncovered(of: _Evidence) -> Cause | None:
+    """The policy visits states that the teacher's rows do not show."""
     known = {_place(row.prompt) for row in of.reflector_rows}
     share, steps = _coverage(known, *of.played("rlft"))
     if not known or steps < LEAST or share > COVERED:
@@ -383,6 +392,7 @@ def _last_quarters(of: _Evidence) -> tuple[int, Interval, Interval] | None:
 
 
 def _memorised(of: _Evidence) -> Cause | None:
+    """The policy knows its tasks rather than the game."""
     if (found := _last_quarters(of)) is None:
         return None
     trained, tested = found[2], Interval.of(of.row.metrics)
@@ -398,6 +408,7 @@ def _memorised(of: _Evidence) -> Cause | None:
 
 
 def _rising(of: _Evidence) -> Cause | None:
+    """Training ends too early."""
     if (found := _last_quarters(of)) is None:
         return None
     quarter, before, after = found
@@ -413,6 +424,7 @@ def _rising(of: _Evidence) -> Cause | None:
 
 
 def _blind_values(of: _Evidence) -> Cause | None:
+    """The value head explains nothing."""
     if of.setting("rlft.advantage.kind") != "gae" or of.setting("rlft.rewards.env") in (None, 0):
         return None
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -446,6 +458,7 @@ def _explained(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _out_of_time(of: _Evidence) -> Cause | None:
+    """Episodes run out of time."""
     _, played = of.played("rlft")
     ended = sum(each.truncated and not each.success for each in played)
     if len(played) < LEAST or ended < OUT_OF_TIME * len(played):
@@ -458,12 +471,13 @@ def _out_of_time(of: _Evidence) -> Cause | None:
     )
 
 
-_KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
+KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
     *(_untaught_starts, _ambiguous, _cut),
     *(_not_imitated, _wrong_reflections),
     *(_unrewarded, _collapsed),
     *(_uncovered, _memorised, _rising, _blind_values, _out_of_time),
 )
+"""Functions that find a cause; the first line of each one's docstring is the cause in short."""
 
 
 def _percent(share: float) -> str:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import pytest
 import typer.main
+from arms import LEARNING, published_rows
 from chromium import chromium
 from filelock import FileLock
 
@@ -24,6 +25,7 @@ from reflectrl.config import recipe_names
 from reflectrl.config.schema import Recipe
 from reflectrl.core.registry import env_class, env_names, env_path
 from reflectrl.core.settings import descriptions, settings_fields
+from reflectrl.report.causes import KNOWN
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +129,33 @@ def test_every_recipe_and_recipe_key_is_there_with_its_documentation(pages):
     ):
         assert f". {values}" in said
     assert [name for name in recipe_names() if f"<code>{name}</code>" not in pages["shipped-recipes"]] == []
+
+
+def test_a_shipped_recipe_stands_beside_what_was_published_of_it(pages):
+    rows = re.findall(r"<tr>\s*<td><code>(.*?)</code></td>(.*?)</tr>", pages["shipped-recipes"], re.DOTALL)
+    cells = {name: [words(cell) for cell in re.findall(r"<td>(.*?)</td>", rest)] for name, rest in rows}
+    assert [*cells] == sorted(recipe_names())
+    published = {(row["environment"], row["trained"]): row for row in published_rows(LEARNING, "learning")}
+    for name, (env, trained) in {
+        "safe/nano": ("safe", "**Reflect-RL**"),
+        "dangerous_taxi/nano_rlft_only": ("taxi", "RLFT only (no SFT, no reflection)"),
+    }.items():
+        assert cells[name][2:] == [published[env, trained][key] for key in ("mean", "minutes")]
+    assert cells["number_line/nano_value"][2:] == ["", ""]
+    assert cells["smollm2/explorer"][2].endswith(" on a GPU")
+
+
+def test_every_cause_of_a_low_success_is_found_by_its_sentence(pages):
+    _, _, page = pages["troubleshooting"].partition('<h2 id="why"')
+    entries = re.findall(
+        r'<h3 id="cause-(\w+)">(.*?)</h3>\s*<blockquote>(.*?)</blockquote>\s*<p>(.*?)</p>', page, re.DOTALL
+    )
+    assert len({name for name, *_ in entries}) == len(entries) == len(KNOWN)
+    for (_, heading, why, remedy), find in zip(entries, KNOWN, strict=True):
+        assert words(heading).startswith((inspect.getdoc(find) or "").removesuffix("."))
+        assert re.match(r"Why: (\w|…).{25,}\.$", words(why)), "more than what only a run can say"
+        assert re.match(r"Try: \w+", words(remedy))
+        assert "…" not in remedy
 
 
 def test_every_command_is_there_with_its_options(pages):
