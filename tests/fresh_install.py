@@ -26,9 +26,8 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder / "new", with_pip=True)
-        constraints = ("--constraint", ROOT / "constraints.txt")
-        wheel = build_wheel(folder)
-        run(folder / "new/bin/python", "-m", "pip", "install", "--quiet", *constraints, wheel, cwd=folder, PYTHONPATH="")
+        install = ("-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", build_wheel(folder))
+        run(folder / "new/bin/python", *install, cwd=folder, PYTHONPATH="")
         yield folder
 
 
