@@ -100,7 +100,7 @@ def follow(section: Section, folder: Path) -> list[list[str]]:
     stamped = [f"{line}\ndate +%s.%N >>'{stamps}'" for line in section.commands]
     with terminal(clone, *stamped) as first:
         wait_until((clone / "runs" / section.run).is_dir, first, f"the run {section.run}")
-        with terminal(clone, ". .venv/bin/activate", section.elsewhere) as other:
+        with terminal(clone, section.elsewhere) as other:
             wait_until(lambda: shows(section.run), other, "the page")
             seen = time.time()
             if code := first.wait():
