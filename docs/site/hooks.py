@@ -12,7 +12,7 @@ from causes_page import causes_list
 from command_page import command_page
 from env_pages import env_pages
 from mkdocs.structure.files import File
-from recipe_pages import reference_page, shipped_page
+from recipe_pages import reference_pages, shipped_page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = re.compile(r"\]\((?:\.\./benchmarks/results/)?(learning|siblings|engine)\.md")
@@ -23,7 +23,7 @@ SVG = "http://www.w3.org/2000/svg"
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made from the code, so that they cannot say something else, and those of the results."""
     made = {
-        "recipe-keys.md": reference_page(),
+        **reference_pages(),
         "shipped-recipes.md": shipped_page(),
         "commands.md": command_page(),
         **{f"api-{name}.md": api_page(name) for name in API},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
@@ -32,16 +33,17 @@ it, and `reflectrl run --recipe NAME` or `--recipe mine.yaml` runs it. A recipe 
 differs. Success is the published mean in per cent; minutes are those of a core's SFT and RLFT. Of the others, nothing
 is published.
 """
+START = "recipe-keys.md"
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "mapping", Any: "any value"}
 
 
-def reference_page() -> str:
-    """The Markdown."""
-    users = _users()
-    lines, seen = [KEYS], set[str]()
+def reference_pages() -> dict[str, str]:
+    """The Markdown of each page by its path: the recipe's own keys, and those below each of its sections."""
+    users, pages, seen = _users(), {START: [KEYS]}, set[str]()
     for section, paths in _sections().items():
         kind = settings_fields(section).get("kind")
         named = ", ".join(f"`{path}`" for path in paths if path) + (f" of kind `{kind.default}`" if kind else "")
+        lines = pages.setdefault(_page(paths), [f"# Keys of `{paths[0]}`\n"])
         lines += [f"## {named or 'The recipe'} {{ #{_anchor(section)} }}\n", f"{_words(section.__doc__ or '')}\n"]
         said = descriptions(section)
         for name, field in settings_fields(section).items():
@@ -49,7 +51,7 @@ def reference_page() -> str:
             ids = {each: f"{each}-{kind.default}" if kind and each in seen else each for each in names}
             seen |= {*names}
             lines += _entry(ids, field, said[name], users)
-    return "\n".join(lines)
+    return {path: "\n".join(lines) for path, lines in pages.items()}
 
 
 def shipped_page() -> str:
@@ -71,6 +73,13 @@ def shipped_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _page(paths: Sequence[str]) -> str:
+    """The page of a section that stands at these places."""
+    top = paths[0].partition(".")[0]
+    return f"keys-{top}.md" if top else START
+
+
+@cache
 def _sections() -> dict[type, list[str]]:
     """Every section once, with the places where it stands: an endpoint, for example, in three of them."""
     found: dict[type, list[str]] = {}
@@ -146,7 +155,8 @@ def _type(annotation: Any, limits: Any = ()) -> str:
         return f"list of {_type(inner[0])}{_limits(limits)}"
     if is_section(annotation):
         kind = settings_fields(annotation).get("kind")
-        return f"[{f'kind `{kind.default}`' if kind else 'section'}](#{_anchor(annotation)})"
+        where = f"{_page(_sections()[annotation])}#{_anchor(annotation)}"
+        return f"[{f'kind `{kind.default}`' if kind else 'section'}]({where})"
     return PLAIN[origin or annotation] + _limits(limits)
 
 

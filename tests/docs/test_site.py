@@ -113,12 +113,15 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing_from_elsewhere(si
 
 
 def test_every_recipe_and_recipe_key_is_there_with_its_documentation(pages):
-    page, found = pages["recipe-keys"], dict(keys())
+    about = [text for name, text in pages.items() if name == "recipe-keys" or name.startswith("keys-")]
+    page, found = "\n".join(about), dict(keys())
     said = words(page)
     assert {"rlft.stages.N.iterations", "reflector_model.lora.r"} <= set(found)
     assert [key for key in found if f'id="{key}"' not in page] == []
-    ids = re.findall(r' id="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
+    for text in about:
+        ids = re.findall(r' id="([^"]+)"', text)
+        assert len(ids) == len(set(ids))
+    assert 'id="rlft.gamma"' in pages["keys-rlft"]
     for kind in ("gae", "none", "batch", "leave_one_out", "group", "step_group"):
         assert f"rlft.advantage of kind {kind}" in said
     assert [key for key, text in found.items() if not text or words(text.replace("``", "")) not in said] == []
