@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import sys
@@ -17,10 +16,11 @@ from faulty import restored_registry
 from torch.distributed.run import parse_args as torchrun
 
 from reflectrl.cli.app import app
-from reflectrl.config import check_recipe, load_recipe, recipe_names
+from reflectrl.config import arm_names, check_recipe, load_recipe, recipe_names
 from reflectrl.config.schema import Recipe
 from reflectrl.core import registry
 from reflectrl.core.settings import sections_of, settings_fields
+from reflectrl.pipeline.claims import plan_claims, read_claims
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -29,6 +29,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks" / "results").glob("*.md")}
 WITH_README = TEXT + README
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"\.(py|md|jsonl?|yaml|html|safetensors|jinja)$")
 
@@ -103,12 +104,36 @@ def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
     assert [path for path in scripts if not (ROOT / path).is_file()] == []
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "tutorial.md"], ids=lambda page: page.stem)
-def test_python_on_a_page_imports_names_that_are_there(page: Path) -> None:
-    """A separate test runs the Python code of the tutorial."""
-    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
-        imports = [node for node in ast.parse(block).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        exec(compile(ast.Module(imports, []), page.name, "exec"), {})
+def test_every_python_block_is_run_by_a_test_of_its_page() -> None:
+    """That of the tutorial is in test_tutorial.py; the others follow."""
+    pages = {page.stem for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))}
+    assert pages == {"environments", "memory", "python", "raters", "seats", "tools", "tutorial"}
+
+
+@pytest.mark.parametrize("page", ["pictures", "rlft", "stages"])
+def test_a_recipe_on_a_page_is_one_with_all_its_arms(page: str, tmp_path: Path) -> None:
+    for text in YAML.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")):
+        env = "" if "env:" in text else "env: {name: number_line}\n"
+        whole = text if "extends: " in text else f"name: shown\n{env}{text}"
+        (tmp_path / "shown.yaml").write_text(whole, encoding="utf-8")
+        for arm in (None, *arm_names(tmp_path / "shown.yaml")):
+            check_recipe(load_recipe(tmp_path / "shown.yaml", arm=arm))
+
+
+def test_the_environment_of_the_page_is_one_of_gymnasium() -> None:
+    [block] = PYTHON.findall((ROOT / "docs" / "environments.md").read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    exec(compile(block, "environments.md", "exec"), names)
+    assert names["info"]["actions"]
+    assert names["reward"] < 0
+
+
+def test_the_claim_of_the_page_can_be_tried(tmp_path: Path) -> None:
+    [text] = YAML.findall((ROOT / "docs" / "tools.md").read_text(encoding="utf-8"))
+    (tmp_path / "claims.yaml").write_text(text, encoding="utf-8")
+    claims = read_claims(tmp_path / "claims.yaml")
+    assert [*claims] == ["negatives"]
+    assert len(plan_claims(claims, tmp_path)) == 2, "a pair of arms for each recipe"
 
 
 def test_the_player_of_the_page_speaks_before_each_act(
@@ -123,7 +148,7 @@ def test_the_player_of_the_page_speaks_before_each_act(
     assert [turn.said["tally"].text for turn in turns[:2]] == ["", f"{turns[0].decision.action} 1x"]
     printed = capsys.readouterr().out.splitlines()
     assert f"Tally: {printed[0]}" in printed
-    [recipe] = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    [recipe] = YAML.findall(text)
     (tmp_path / "counted.yaml").write_text(recipe)
     (tmp_path / "counting.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
