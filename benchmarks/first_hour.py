@@ -53,9 +53,10 @@ def read_section(readme: str) -> Section:
     [code] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     [block] = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     [file] = re.findall(r"class in `(\w+\.py)`", text)
+    [run] = re.findall(r"^reflectrl train \w+:(\w+)", block, re.MULTILINE)
     [elsewhere] = [line for line in block.splitlines() if ELSEWHERE in line]
     commands = tuple(line for line in block.splitlines() if line != elsewhere)
-    return Section(file, code, commands, elsewhere.partition("#")[0].strip(), Path(file).stem)
+    return Section(file, code, commands, elsewhere.partition("#")[0].strip(), run)
 
 
 @contextmanager
@@ -76,7 +77,7 @@ def wait_until(done: Callable[[], bool], working: subprocess.Popen[bytes], what:
     """Wait until something is done; exit if that takes too long, or a shell has failed."""
     end = time.monotonic() + WAIT_S
     while not done():
-        if time.monotonic() > end or working.poll():
+        if time.monotonic() > end or working.poll() is not None:
             sys.exit(f"{what} did not come")
         time.sleep(0.2)
 

@@ -30,8 +30,8 @@ SHIPPED = """# Shipped recipes
 
 `reflectrl recipes show NAME` prints a recipe with everything filled in, `reflectrl recipes cp NAME mine.yaml` copies
 it, and `reflectrl run --recipe NAME` or `--recipe mine.yaml` runs it. A recipe that extends another one says only what
-differs. Success is the published mean in per cent; minutes are those of a core's SFT and RLFT. Of the others, nothing
-is published.
+differs. Success is the published mean in per cent, minutes those of a core for SFT and RLFT; where a cell is empty,
+nothing is published.
 """
 START = "recipe-keys.md"
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", dict: "mapping", Any: "any value"}

@@ -29,7 +29,7 @@ reflectrl train lift:Lift --minutes 3
 
 def test_commands_for_another_terminal_are_told_apart() -> None:
     section = read_section(TEXT)
-    assert (section.file, section.code, section.run) == ("lift.py", 'print("lift")\n', "lift")
+    assert (section.file, section.code, section.run) == ("lift.py", 'print("lift")\n', "Lift")
     assert section.commands == ("make install", "reflectrl train lift:Lift --minutes 3")
     assert section.elsewhere == ".venv/bin/reflectrl watch"
 
@@ -38,7 +38,8 @@ def test_the_path_of_the_readme_has_at_most_ten_commands() -> None:
     section = read_section(README.read_text(encoding="utf-8"))
     commands = ["git clone", *section.commands, section.elsewhere]
     assert len([part for line in commands for part in line.split("&&")]) <= 10
-    assert section.run == Path(section.file).stem
+    assert f"class {section.run}(" in section.code
+    assert section.file == f"{section.run.lower()}.py"
 
 
 def test_a_command_that_fails_ends_the_path(tmp_path: Path) -> None:
