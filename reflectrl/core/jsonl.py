@@ -34,7 +34,9 @@ MAX_NESTING = 50
 _NO_JSON = (bytes, bytearray, memoryview)
 """Types that ``msgspec`` would write as strings."""
 _PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
-_Leaf = str | int | float | bytes | None
+_LEAVES = frozenset((str, int, float, bool, bytes, NoneType))
+_Key = tuple[Any, str] | None
+"""Place in a value: that of the value around it, and the rest of the path."""
 
 
 def encode(value: Any) -> Any:
@@ -99,31 +101,35 @@ def _place(where: str, key: str) -> str:
     return f"{where}, {key[1:]}" if key.startswith(".") else f"{where}{key}"
 
 
-def _check_exact(record: Any, value: Any, where: str, key: str = "") -> None:
+def _path(key: _Key) -> str:
+    return "" if key is None else f"{_path(key[0])}{key[1]}"
+
+
+def _check_exact(record: Any, value: Any, where: str, key: _Key = None) -> None:
     """Check recursively that each object has exactly the fields of its record."""
     if isinstance(record, tuple | list):
         for number, (part, given) in enumerate(zip(record, value, strict=True)):
-            if not isinstance(part, _Leaf):
-                _check_exact(part, given, where, f"{key}[{number}]")
-    elif isinstance(record, Mapping):
+            if part.__class__ not in _LEAVES:
+                _check_exact(part, given, where, (key, f"[{number}]"))
+    elif isinstance(record, dict):
         if _is_deeper(record, MAX_NESTING):
             raise InvalidInput(
-                f"{_place(where, key)} nests too deep; expected at most {MAX_NESTING} lists and objects inside each "
-                "other: write the file again."
+                f"{_place(where, _path(key))} nests too deep; expected at most {MAX_NESTING} lists and objects inside "
+                "each other: write the file again."
             )
-    elif not isinstance(record, _Leaf):
+    elif record.__class__ not in _LEAVES:
         fields = _fields(record.__class__)
         if value.keys() != fields.expected:
             lacks, odd = fields.expected - value.keys(), value.keys() - fields.expected
             fault, name = ("lacks", min(lacks)) if lacks else ("has the unknown", min(odd))
             raise InvalidInput(
-                f"{_place(where, key)} {fault} field {name!r}; expected {', '.join(fields.names)}: write the file "
-                "again."
+                f"{_place(where, _path(key))} {fault} field {name!r}; expected {', '.join(fields.names)}: write the "
+                "file again."
             )
-        for name in fields.deep:
+        for name, inside in fields.deep:
             part = getattr(record, name)
-            if not isinstance(part, _Leaf):
-                _check_exact(part, value[name], where, f"{key}.{name}")
+            if part and part.__class__ not in _LEAVES:
+                _check_exact(part, value[name], where, (key, inside))
 
 
 class _Fields(NamedTuple):
@@ -133,8 +139,9 @@ class _Fields(NamedTuple):
     """Names of all fields, in the order of the class."""
     expected: frozenset[str]
     """The same, with that of its tag where it has one."""
-    deep: tuple[str, ...]
-    """Those whose values may hold records or objects; the others hold texts, numbers, or tuples of these."""
+    deep: tuple[tuple[str, str], ...]
+    """Those whose values hold records or objects of any depth, with their part of a path; the others hold texts,
+    numbers, tuples of these, or mappings of known values."""
 
 
 @functools.cache
@@ -144,21 +151,22 @@ def _fields(kind: Any) -> _Fields:
     else:
         names, tag = kind.__struct_fields__, kind.__struct_config__.tag_field
     hints = get_type_hints(kind)
-    deep = tuple(name for name in names if not _is_flat(hints[name]))
+    deep = tuple((name, f".{name}") for name in names if not _is_flat(hints[name]))
     return _Fields(names, frozenset((*names, tag) if tag else names), deep)
 
 
 def _is_flat(hint: Any) -> bool:
+    parts = get_args(hint)
+    if get_origin(hint) is Mapping:  # of known values, which are as deep as their types say
+        return parts[1] not in (Any, object)
     if get_origin(hint) in (tuple, list, Union, UnionType):
-        return all(_is_flat(part) for part in get_args(hint) if part is not ...)
+        return all(_is_flat(part) for part in parts if part is not ...)
     return get_origin(hint) is Literal or hint in (str, int, float, bool, None, NoneType)
 
 
-def _is_deeper(value: object, levels: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
+def _is_deeper(value: dict[str, Any] | list[Any], levels: int) -> bool:
     parts = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
+    return levels == 0 or any([_is_deeper(part, levels - 1) for part in parts if part.__class__ in (dict, list)])
 
 
 def dump_line(record: Any, path: Path) -> str:

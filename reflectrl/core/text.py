@@ -28,7 +28,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 def visible(text: str) -> str:
     """Replace every character that would control a terminal or a browser; newlines and tabs are kept."""
-    return text.translate(_TABLE)
+    return text if text.replace("\n", "").isprintable() else text.translate(_TABLE)
 
 
 def visible_line(text: str) -> str:

@@ -84,13 +84,11 @@ def _objects(record: Any, names: Sequence[str]) -> Iterator[Any]:
 
 def _stored(record: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects that represent images in an encoded record, which may be damaged."""
-    if isinstance(record, list | tuple):
-        for each in record:
-            yield from _stored(each, names)
-    elif isinstance(record, dict) and names:
-        yield from _stored(record.get(names[0]), names[1:])
-    elif isinstance(record, dict) and isinstance(images := record.get("images"), list | tuple):
-        yield from (image for image in images if isinstance(image, dict))
+    level = [record]
+    for name in (*names, "images"):
+        inner = [each.get(name) for each in level if isinstance(each, dict)]
+        level = [part for each in inner for part in (each if isinstance(each, list | tuple) else (each,))]
+    yield from (image for image in level if isinstance(image, dict))
 
 
 FORMAT = "reflectrl-trajectories"
@@ -139,10 +137,16 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
     """
-    lines = list(read_jsonl(path))
-    if not lines:
+    lines = read_jsonl(path)  # one line at a time: of a large file, the plain values are many times the records
+    opening = next(lines, None)
+    if opening is None:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
-    where, first = lines[0]
+    header = _header(form, *opening)
+    return header, [decode(kind, with_images(value, path, at, holders), at) for at, value in lines]
+
+
+def _header(form: str, where: str, first: object) -> Header:
+    """Return the header in the first line of a file, at ``where``."""
     given = dict(first) if isinstance(first, dict) else {}
     found = given.pop("format", None), given.pop("version", None)
     if found[0] != form:
@@ -152,8 +156,7 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = 
             f"{where} names version {found[1]!r} of {form!r}, which another version of reflectrl wrote; this one reads "
             f"version {VERSION}: use that version, or make the run again in a new folder."
         )
-    shared = decode(Header, given, where)
-    return shared, [decode(kind, with_images(value, path, at, holders), at) for at, value in lines[1:]]
+    return decode(Header, given, where)
 
 
 def write_trajectories(path: Path, header: Header, trajectories: Iterable[Trajectory]) -> None:
