@@ -22,7 +22,6 @@ from transformers.utils.hub import cached_file, cached_files
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import read_json
 from reflectrl.core.text import shown
-from reflectrl.lm.packages import local_name
 
 MOST_GROWTH = 10_000
 """Maximum factor by which all steps of reading, or all of decoding, may lengthen a text; XLNet's reach about 2,600."""
@@ -154,6 +153,8 @@ def checked(name: str, *, weights: bool = False) -> dict[str, str]:
             that of a model; or as ``local_name`` does.
         OSError: a model of the hub that cannot be found or fetched.
     """
+    from reflectrl.lm.packages import local_name  # loads torch
+
     found = local_name(name)
     folder = Path(found)
     if folder.exists() and not folder.is_dir():

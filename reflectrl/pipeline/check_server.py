@@ -14,7 +14,8 @@ from reflectrl.core.run_files import sft_rows_file
 from reflectrl.data_gen.rows import read_rows
 from reflectrl.endpoint.replies import Continued
 from reflectrl.lm.decode import Sampler
-from reflectrl.lm.encode import PlainText, PromptEncoder
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.lm.sequences import Tokens
 from reflectrl.lm.writer import Writer
 from reflectrl.pipeline.folder import RunFolder, read_recipe

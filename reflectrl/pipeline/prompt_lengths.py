@@ -14,8 +14,8 @@ from reflectrl.core import InvalidInput, Trajectory, Utterance, WorkFailed
 from reflectrl.core.run_files import POLICY_SFT, TEACHER
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.rows import Row
-from reflectrl.lm.encode import PlainText
 from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import History, Prompt, PromptFormat
 from reflectrl.prompts.format import ActionMode

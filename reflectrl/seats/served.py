@@ -28,8 +28,9 @@ from reflectrl.endpoint.api import exchange_adapter, version
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.journal import Server
 from reflectrl.endpoint.replies import Continued
-from reflectrl.lm.encode import PlainText, PromptEncoder
+from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.load import LanguageModel, save_model
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.lm.sequences import Tokens
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.lm.writer import RATING_CUE, SUMMARY_CUE, SUMMARY_TOKENS, LMReflector

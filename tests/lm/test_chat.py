@@ -11,8 +11,9 @@ from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.chat import use_template
-from reflectrl.lm.encode import PlainText, PromptEncoder
+from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.load import LanguageModel, check_labels, load_model, load_processor, new_model, save_model
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.lm.section import ModelSection
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts import Prompt

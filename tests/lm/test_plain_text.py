@@ -12,8 +12,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizer, PreTrainedTokenizer
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.data_gen.rows import Row
-from reflectrl.lm.encode import PlainText, PromptEncoder
+from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.load import check_labels, new_model, save_model
+from reflectrl.lm.plain_text import PlainText, SavedReader
 from reflectrl.lm.tokenizer import add_label_tokens, end_with_text, label_ids, train_tokenizer
 from reflectrl.prompts import PromptFormat, labels
 from reflectrl.training.sft_examples import encode_rows
@@ -144,6 +145,16 @@ def test_only_labels_of_the_menu_are_special_tokens(tokenizer):
         assert list(encoder.tokens(policy.prompt)) == ids, place
         assert special(tokenizer, reflector.prompt) == begin(tokenizer), place
         assert special(tokenizer, reflector.completion) == [tokenizer.eos_token], place
+
+
+def test_the_texts_of_the_tokens_are_the_prompt(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    saved, given = SavedReader(tmp_path), prompt(text="In docs: \u00e9\u4e2d.", common=("cd lib",))
+    [read] = saved.read([given], 4096, "enumerated", 0)
+    assert list(read.ids) == PlainText(tokenizer).prompt(given)
+    shown = "".join(map(saved.text, read.ids)).removeprefix("".join(begin(tokenizer)))
+    if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):  # others add spaces
+        assert shown == given.text.replace("\u00e9\u4e2d", 5 * "\ufffd")  # one for each byte
 
 
 def test_prompts_in_a_batch_have_the_tokens_of_each_alone(tokenizer):

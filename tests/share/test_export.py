@@ -26,7 +26,7 @@ from reflectrl.config import load_recipe
 from reflectrl.config.agent_file import read_agent_file
 from reflectrl.core import InvalidInput, Observation, ReflectRLError, WorkFailed
 from reflectrl.core.origin import VERSION
-from reflectrl.lm.encode import PlainText
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.pipeline import STAGES
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.rollout.results import read_results
