@@ -80,7 +80,8 @@ def decode(kind: type[T], value: object, where: str) -> T:
         record = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _invalid(error, value, where) from None
-    if not _is_flat(kind):  # menus and probabilities are most of what is read
+    hint: Any = kind
+    if not _is_flat(hint):  # menus and probabilities are most of what is read
         _check_exact(record, value, where)
     return record
 
@@ -155,6 +156,7 @@ def _fields(kind: Any) -> _Fields:
     return _Fields(names, frozenset((*names, tag) if tag else names), deep)
 
 
+@functools.cache
 def _is_flat(hint: Any) -> bool:
     parts = get_args(hint)
     if get_origin(hint) is Mapping:  # of known values, which are as deep as their types say
@@ -237,7 +239,12 @@ def read_jsonl(path: Path, *, skip_unfinished: bool = False) -> Iterator[tuple[s
     Raises:
         InvalidInput: no such file, or a line that is too long or is not JSON in UTF-8; JSON has no NaN or infinity.
     """
-    lines = read_bytes(path, "a file of JSON lines").split(b"\n")
+    yield from parse_jsonl(read_bytes(path, "a file of JSON lines"), path, skip_unfinished=skip_unfinished)
+
+
+def parse_jsonl(data: bytes, path: Path, *, skip_unfinished: bool = False) -> Iterator[tuple[str, object]]:
+    """Yield what ``read_jsonl`` does, of a file that was read; ``path`` is used in names and errors only."""
+    lines = data.split(b"\n")
     for number, line in enumerate(lines[:-1] if skip_unfinished or lines[-1] == b"" else lines, start=1):
         where = f"{path}, line {number}"
         if len(line) > MAX_LINE_BYTES:

@@ -17,7 +17,14 @@ from typing import Any, TypeVar, get_args
 from reflectrl.core import Image, InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.files import in_one_move, read_bytes, read_text, write_text
-from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, encode, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import (
+    append_jsonl,
+    decode,
+    drop_unfinished_line,
+    encode,
+    parse_jsonl,
+    write_jsonl,
+)
 from reflectrl.prompts import PromptFormat
 from reflectrl.seats.experience import Best, Experience, Keep, experience_of, is_kept
 
@@ -137,12 +144,15 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
     """
-    lines = read_jsonl(path)  # one line at a time: of a large file, the plain values are many times the records
+    data = read_bytes(path, "a file of JSON lines")
+    lines = parse_jsonl(data, path)  # one at a time: of a large file, the plain values are many times the records
     opening = next(lines, None)
     if opening is None:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
     header = _header(form, *opening)
-    return header, [decode(kind, with_images(value, path, at, holders), at) for at, value in lines]
+    if b'"sha256"' in data:
+        lines = ((at, with_images(value, path, at, holders)) for at, value in lines)
+    return header, [decode(kind, value, at) for at, value in lines]
 
 
 def _header(form: str, where: str, first: object) -> Header:
