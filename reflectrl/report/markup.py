@@ -56,6 +56,6 @@ def table(
         for mark, row in zip(main or [False] * len(rows), rows, strict=True)
     )
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table class="rows">'
+        f'<div class="wide" tabindex="0" role="group" aria-label="{label}"><table class="rows">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -337,7 +337,7 @@ def _run(run: RunData, classes: str) -> str:
     return (
         f'<section class="run"><h3 class="swatch {classes}">{escaped(run.name, 200)}</h3>'
         f'{made}<div class="effort">{effort}</div>'
-        f"<details><summary>Recipe</summary><pre>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
+        f"<details><summary>Recipe</summary><pre tabindex=0>\n{escaped(run.recipe, 40_000)}</pre></details></section>"
     )
 
 

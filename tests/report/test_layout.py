@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from chromium import faults_at_widths
 from run_folders import episode, evaluated, iteration, make_run, write_ledger
 
 from reflectrl.report.page import write_report
@@ -104,6 +105,19 @@ def extremes(folder: Path) -> list[Path]:
         )
         for turn in range(2)
     ]
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_wrong(browser, tmp_path: Path) -> None:
+    runs = [*one_run(tmp_path), *three_seeds(tmp_path)]
+    page = browser.new_page()
+    page.goto(f"file://{write_report(read_runs(runs), tmp_path / 'report.html')}")
+    page.wait_for_selector(".episode")
+    page.evaluate("for (const folded of document.querySelectorAll('details')) folded.open = true")
+    page.select_option("#beside", "1")
+    page.wait_for_selector("#episodes.two")
+    assert faults_at_widths(page) == []
+    page.close()
 
 
 SHAPES = (one_run, three_seeds, many_arms, long_names, extremes)

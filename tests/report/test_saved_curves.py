@@ -123,7 +123,7 @@ def test_the_pointer_reads_values_off_the_curves(two_paces) -> None:
 
 @pytest.mark.slow
 def test_a_saved_table_is_what_is_seen(two_paces, tmp_path: Path) -> None:
-    table = two_paces.get_by_role("region", name="Curriculum stages").first
+    table = two_paces.get_by_role("group", name="Curriculum stages").first
     with two_paces.expect_download() as download:
         two_paces.get_by_label("save Curriculum stages as CSV").first.click()
     assert download.value.suggested_filename == "curriculum-stages.csv"

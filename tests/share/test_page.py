@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from agent_server import KEY, STATE, in_process
-from chromium import chromium
+from chromium import chromium, faults_at_widths
 from faulty import wait_until
 from warm_processes import WarmProcess, command_line
 
@@ -73,6 +73,17 @@ def test_a_person_tries_states_after_typing_the_key(browser: Any, url: str, clie
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     assert {address.split("/")[2] for address in asked} == {url.split("/")[2]}
     assert [line for line in wrong if "422" not in line] == []
+    page.close()
+
+
+def test_axe_finds_nothing_wrong(browser: Any, url: str) -> None:
+    page = browser.new_page()
+    page.goto(url)
+    page.fill("#key", KEY)
+    page.dispatch_event("#key", "change")
+    page.wait_for_selector("text=small (policy after RLFT)")
+    ask_on(page)
+    assert faults_at_widths(page) == []
     page.close()
 
 
