@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from reflectrl.cli.agents import ServedAs, check_names
 from reflectrl.cli.shared import Host, Port, RunFolder, RunFolders, TextOrJson, complete_run
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput
@@ -140,11 +142,16 @@ def watch(
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8090,
+    served_as: ServedAs = None,
 ) -> None:
-    """Serve the report's page until Ctrl-C: it follows runs while they train, also those that begin later."""
+    """Serve the report's page until Ctrl-C: it follows runs while they train, also those that begin later.
+
+    No key protects it, since browsers send none for a page: to others, show it through a proxy with a login.
+    """
+    check_names(served_as or ())
     from reflectrl.report.watch import watch as serve
 
-    serve(runs or [Path("runs")], host=host, port=port, ready=say)
+    serve(runs or [Path("runs")], host=host, port=port, served_as=served_as or (), ready=say)
 
 
 def report(
@@ -162,4 +169,5 @@ def report(
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
     from reflectrl.report import report as write
 
+    gc.freeze()  # the collector would go through all that was just imported again and again: a fifth of the time
     say(f"report: {write(runs, out, episode=episode)}")

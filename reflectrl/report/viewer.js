@@ -40,7 +40,7 @@ async function unpack(number) {
   return { ...unfold(JSON.parse(await new Response(plain).text())), pictures, missing };
 }
 
-function unfold({ texts, menus, episodes }) {
+function unfold({ texts, menus, tokens, groups, episodes }) {
   const byTask = new Map();
   const all = episodes.map(([task, goal, outcome, seed, iteration, steps], number) => {
     const name = texts[task];
@@ -51,7 +51,7 @@ function unfold({ texts, menus, episodes }) {
     same.push(number);
     return { number, name, words, search, outcome, seed, iteration, steps, total, repetition: same.length - 1 };
   });
-  return { texts, menus, byTask, episodes: all };
+  return { texts, menus, tokens, groups, byTask, episodes: all };
 }
 
 function load(number) {
@@ -65,14 +65,15 @@ function load(number) {
 
 function step(data, episode, place) {
   const [seen, menu, said, chosen, reward, illegal, value, advantage, hidden, rest, odds, written, correction, images,
-    prompt] = episode.steps[place];
+    prompt, tokens] = episode.steps[place];
   return {
     seen: data.texts[seen],
     menu: data.menus[menu].map((text) => data.texts[text]),
     said: said < 0 ? null : data.texts[said],
     written: written < 0 ? null : data.texts[written],
     correction: correction.map(([kind, text]) => [kind, data.texts[text]]),
-    prompt: prompt.map(([part, text]) => [PARTS[part], data.texts[text]]),
+    prompt: prompt.map(([part, text]) => [PARTS[part < 0 ? ~part : part], data.texts[text], part >= 0]),
+    tokens: tokens < 0 ? null : data.tokens[tokens].map((text) => data.texts[text]),
     chosen, reward, illegal, value, advantage, hidden, rest, odds, images,
   };
 }
@@ -122,7 +123,9 @@ function drawRow(place) {
   const outcome = (shown) => make("span", shown ? KINDS[shown.outcome] : "", shown ? MARKS[shown.outcome] : "·");
   const marks = make("span", "marks", outcome(episode), theirs ? outcome(other) : null);
   const when = episode.iteration === null ? "" : `iteration ${episode.iteration} · `;
-  const numbers = `${when}return ${signed(episode.total)} · ${plural(episode.steps.length, "step")}`;
+  const { won, of } = (state.order === "apart" && episode.apart) || {};
+  const runs = of ? `${won} of ${plural(of, "run")} won · ` : "";
+  const numbers = `${runs}${when}return ${signed(episode.total)} · ${plural(episode.steps.length, "step")}`;
   const row = make("div", "row", marks, make("span", "name", episode.name), make("small", "", numbers));
   const outcomes = [episode, ...(other ? [other] : [])].map((each) => OUTCOMES[each.outcome]).join(", ");
   row.id = `row-${place}`;
@@ -135,6 +138,19 @@ function drawRow(place) {
   row.setAttribute("aria-posinset", String(place + 1));
   row.addEventListener("click", () => choose(place));
   return row;
+}
+
+// The groups of tasks with the least success, each a link to its first failure.
+function drawGroups() {
+  at("groups").hidden = !mine?.groups.length;
+  const rows = (mine?.groups ?? []).map(([text, rate, low, high, count, failed]) => {
+    const [shown, from, to] = [rate, low, high].map((part) => Math.round(100 * part));
+    const name = make(failed < 0 ? "span" : "a", "", mine.texts[text]);
+    if (failed >= 0) name.href = `#${new URLSearchParams({ of: index.sources[state.source].key, episode: failed })}`;
+    const numbers = [`${shown}% [${from}, ${to}]`, count.toLocaleString("en")];
+    return make("tr", "", make("td", "", name), ...numbers.map((number) => make("td", "number", number)));
+  });
+  at("groups").querySelector("tbody").replaceChildren(...rows);
 }
 
 // Only the rows that can be seen are there: ten thousand elements would make every key press wait.
@@ -193,21 +209,36 @@ function drawCorrection(runs) {
   return make("blockquote", "correction", ...runs.flatMap(([kind, text]) => [make(tags[kind], "", text), " "]));
 }
 
-// The prompt, its parts told apart, before a chat template is put around it; it stays open from step to step.
+// The prompt, its parts told apart or token by token; how it is shown stays from step to step.
 let reading = false;
-function drawPrompt(parts, number) {
-  if (!parts.length) return null;
-  const { most } = index.runs[index.sources[number].run];
-  const cut = most ? ` and before it is cut to ${most.toLocaleString("en")} tokens` : "";
-  const drawn = parts.map(([part, text]) => {
-    const span = make("span", `part ${part}`, text);
-    span.title = part;
+let spelled = false;
+function drawPrompt({ prompt, tokens }, number) {
+  if (!prompt.length) return null;
+  const most = index.runs[index.sources[number].run].most?.toLocaleString("en");
+  const cut = most ? ` and before it is cut to ${most} tokens` : "";
+  let words = `Prompt of the policy, before the model's chat template (if it has one)${cut}`;
+  if (index.runs.length > 1) words += "; tokens: in the report of this run alone";
+  if (tokens) words = `Prompt that the policy read: ${plural(tokens.length, "token")}`;
+  if (prompt.some(([, , read]) => !read)) words += ", cut to fit; struck out: what it did not read";
+  const parts = () => prompt.map(([part, text, read]) => {
+    const span = make(read ? "span" : "del", `part ${part}`, text);
+    span.title = read ? part : `${part}, not read`;
     return span;
   });
-  const words = `Prompt of the policy, before the model's chat template (if it has one)${cut}`;
-  const folded = make("details", "prompt", make("summary", "", words), make("pre", "", ...drawn));
+  const pieces = () => tokens.map((text) => make("span", "token", text.replaceAll("\n", "↵\n")));
+  const inside = make("pre", "");
+  inside.tabIndex = 0; // it scrolls
+  const button = make("button", "", "tokens");
+  const draw = () => {
+    inside.replaceChildren(...(tokens && spelled ? pieces() : parts()));
+    button.setAttribute("aria-pressed", String(spelled));
+  };
+  button.type = "button";
+  button.addEventListener("click", () => ((spelled = !spelled), draw()));
+  const folded = make("details", "prompt", make("summary", "", words), tokens ? button : null, inside);
   folded.open = reading;
   folded.addEventListener("toggle", () => (reading = folded.open));
+  draw();
   return folded;
 }
 
@@ -242,7 +273,7 @@ function drawTable(data, episode, returns, place, columns) {
   const table = make("table", "overview", make("thead", "", make("tr", "", ...heads)), make("tbody", "", ...body));
   const scroller = make("div", "wide", table);
   scroller.tabIndex = 0;
-  scroller.setAttribute("role", "region");
+  scroller.setAttribute("role", "group");
   scroller.setAttribute("aria-label", "All steps");
   return scroller;
 }
@@ -281,7 +312,7 @@ function drawEpisode(number, data, episode) {
     make("div", "step",
       drawState(now, data.pictures),
       make("div", "", ...said, make("h5", "", actions), drawMenu(now))),
-    drawPrompt(now.prompt, number) ?? "",
+    drawPrompt(now, number) ?? "",
     make("h5", "", about.join("; ")),
     drawTable(data, episode, returns, place, columns),
   );
@@ -297,6 +328,8 @@ function drawStage() {
   const before = [...document.querySelectorAll(".overview")].map((table) => table.parentNode.scrollTop);
   const inside = at("episodes").contains(document.activeElement);
   at("episodes").replaceChildren(...panels);
+  for (const box of document.querySelectorAll(".step pre, .step blockquote, .goal"))
+    if (box.scrollHeight > box.clientHeight) box.tabIndex = 0;
   if (inside) at("viewer").focus({ preventScroll: true }); // what had the focus is gone, and the keys go on
   at("episodes").classList.toggle("two", panels.length > 1);
   document.querySelectorAll(".overview").forEach((table, side) => follow(table, before[side] ?? 0));
@@ -356,7 +389,21 @@ const ORDERS = {
   high: ["highest return", (a, b) => b.total - a.total],
   short: ["fewest steps", (a, b) => a.steps.length - b.steps.length],
   long: ["most steps", (a, b) => b.steps.length - a.steps.length],
+  apart: ["runs disagree most", (a, b) => b.apart.outcome - a.apart.outcome || b.apart.total - a.apart.total],
 };
+const alike = () => index.sources.flatMap(({ label }, number) => (label === index.sources[state.source].label ? [number] : []));
+
+// Give each episode how far the runs are apart on its task: the variance of success, and the range of returns.
+async function compareRuns() {
+  const runs = await Promise.all(alike().map(load));
+  for (const episode of mine.episodes) {
+    const same = runs.flatMap(({ byTask, episodes }) => episodes[byTask.get(episode.name)?.[episode.repetition]] ?? []);
+    const [won, totals] = [same.filter(({ outcome }) => !outcome).length, same.map(({ total }) => total)];
+    const share = won / same.length;
+    episode.apart = { won, of: same.length, outcome: share * (1 - share), total: Math.max(...totals) - Math.min(...totals) };
+  }
+}
+
 const usual = () => (index.sources[state.source].training ? "newest" : "failed");
 
 // Read the form, and keep the episode where it still fits.
@@ -381,6 +428,7 @@ async function open() {
     const both = await Promise.all([load(source), load(beside)]);
     if (source !== state.source || beside !== state.beside) return; // something else was chosen meanwhile
     [mine, theirs] = both;
+    if (state.order === "apart") await compareRuns();
   } catch (error) {
     [mine, found] = [null, []];
     const cure = index.sources[source].version ? "" : "; a newer browser may do it";
@@ -391,6 +439,7 @@ async function open() {
   }
   at("absent").textContent = [...mine.missing, ...(theirs?.missing ?? [])].join(" ");
   if (state.episode >= mine.episodes.length) state.episode = -1; // the first of the list
+  drawGroups();
   fillForm();
   filter();
 }
@@ -403,10 +452,10 @@ function fillForm() {
   const outcomes = [["", "any"], ...OUTCOMES.map((name) => [name, name])];
   if (theirs) outcomes.push([DIFFER, "success of one only"]);
   at("outcome").replaceChildren(...outcomes.map(([value, name]) => new Option(name, value)));
-  const orders = Object.entries(ORDERS).filter(([name]) => training || name !== "newest");
+  const orders = Object.entries(ORDERS).filter(([name]) => ({ newest: training, apart: alike().length > 1 })[name] ?? true);
   at("order").replaceChildren(...orders.map(([value, [name]]) => new Option(name, value)));
   for (const name of ["source", "beside", "outcome", "task", "iteration"]) at(name).value = String(state[name]);
-  if (state.order === usual() || (!training && state.order === "newest")) state.order = "";
+  if (state.order === usual() || !orders.some(([name]) => name === state.order)) state.order = "";
   at("order").value = state.order || usual();
 }
 
@@ -490,7 +539,7 @@ function onChoice(event) {
   const { id, value } = event.target;
   state[id] = id === "source" || id === "beside" ? Number(value) : value;
   if (id === "source" || id === "order") Object.assign(state, { episode: -1, step: 0 });
-  if (id === "source" || id === "beside") open();
+  if (id === "source" || id === "beside" || value === "apart") open();
   else if (mine) filter();
 }
 

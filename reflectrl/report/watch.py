@@ -26,8 +26,9 @@ from reflectrl.core.addresses import host_of, ip_address, listen
 from reflectrl.core.stop import tell_user
 from reflectrl.core.text import first_line
 from reflectrl.report.follow import FollowedRuns
+from reflectrl.report.packing import Album, pack, reader_of
 from reflectrl.report.page import Live, report_page
-from reflectrl.report.sources import LIMITS, Album, Source, pack, read_source
+from reflectrl.report.sources import LIMITS, Source, read_source
 
 LOOK_S = 1.0
 """Seconds between two looks at the files."""
@@ -48,14 +49,22 @@ HEADERS = {
 
 
 def watch(
-    given: Sequence[Path], *, host: str = "127.0.0.1", port: int = 8090, ready: Callable[[str], None] = tell_user
+    given: Sequence[Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8090,
+    served_as: Sequence[str] = (),
+    ready: Callable[[str], None] = tell_user,
 ) -> None:
     """Serve the page of runs until SIGINT.
+
+    It has no key, because a browser sends none when a person opens a page: for others, a proxy asks who they are.
 
     Args:
         given: run folders, or folders that hold some, also runs that begin later.
         host: address to listen on; a warning says so where others can reach it.
         port: port to listen on; 0 for any free one.
+        served_as: host names that browsers may use, besides ``host``, ``localhost`` and IP addresses.
         ready: receives a line with the address, once the server answers.
 
     Raises:
@@ -68,7 +77,8 @@ def watch(
         public = not ipaddress.ip_address(address).is_loopback
         if public:
             tell_user(f"warning: other machines can reach {address} and read these runs; no key protects them.")
-        server = _Server(page, listener, {host.lower(), *([socket.gethostname().lower()] if public else ())})
+        names = {host, *served_as, *([socket.gethostname()] if public else ())}
+        server = _Server(page, listener, {*map(str.lower, names)})
         url = f"http://[{address}]:{number}" if ":" in address else f"http://{address}:{number}"
         ready(f"watching {', '.join(map(str, given))} on {url}")
         with suppress(KeyboardInterrupt):
@@ -146,7 +156,8 @@ class LivePage:
 
     def _pack(self, key: str, source: Source, version: str) -> str:
         began, missing, album = time.monotonic(), list[str](), Album(LIMITS.pictures)
-        block = pack(read_source(source, missing), album)
+        reader = reader_of(source.folder) if source.reads else None
+        block = pack(read_source(source, missing), album, reader, LIMITS.tokens)
         text = json.dumps({"block": block, "pictures": album.pictures, "missing": missing})
         ended = time.monotonic()
         self._packed.pop(key, None)
@@ -218,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         host = host_of(f"//{given}")
         if host not in self.server.hosts and not ip_address(host):
             known = ", ".join(sorted(self.server.hosts))
-            return f"the header Host names {host[:60]!r}; expected {known} or an IP address."
+            return f"the header Host names {host[:60]!r}; expected {known} or an IP address, or a --served-as."
         if origin is not None and origin.partition("//")[2] != given:
             return "another web page asked; only the page of this server may."
         return ""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 
+import pytest
 from records import chose
-from run_folders import blocks, episode, iteration, make_run, pictures, tasks, unpacked
+from run_folders import blocks, episode, forget_digests, iteration, make_run, pictures, tasks, unpacked
+from transformers import PreTrainedTokenizerFast
 
 from reflectrl.core import Image, Task, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
+from reflectrl.lm.plain_text import PlainText
 from reflectrl.prompts import PromptFormat
 from reflectrl.report import report
+from reflectrl.report.packing import MAX_ACTIONS, Album, RecordedEpisode, columns, kept_parts, worst_groups
 from reflectrl.report.runs import read_runs
-from reflectrl.report.sources import MAX_ACTIONS, Album, PageLimits, RecordedEpisode, columns, read_sources
+from reflectrl.report.sources import PageLimits, find_sources, read_source, read_sources
+from reflectrl.rollout.iteration import wilson_interval
 from reflectrl.rollout.turn import policy_views
 
 
@@ -36,7 +43,7 @@ def test_episodes_and_steps_are_packed_whole():
     assert packed(replace(episode(), turns=()))["episodes"] == [[0, -1, 0, 0, None, []]]
     texts, menu, (seen, _, said, *numbers) = only_step(late)
     assert (texts[seen], menu, texts[said]) == ("\n  Room 7.", ["left", "right"], "Turn.")
-    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, [], [], []]
+    assert numbers == [1, -0.5, 1, 0.0, None, 0, 0, [2500, 7500], -1, [], [], [], -1]
 
 
 def test_what_is_the_same_is_said_once():
@@ -66,7 +73,7 @@ def test_incomplete_steps_are_packed_and_long_texts_cut():
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))
     texts, menu, step = only_step(replace(played, turns=(turn,)))
-    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, [], [], []])
+    assert (menu, step[2], step[3], step[8:]) == (["left", "right"], -1, -1, [0, 0, [], -1, [], [], [], -1])
     assert texts[step[0]] == "x" * 4000 + " [1000 more characters]"
 
 
@@ -99,6 +106,74 @@ def test_prompts_are_packed_by_their_parts_for_as_many_episodes_as_there_is_time
     assert prompts(PageLimits(prompts=4)) == {"random": [""] * 3, "rlft": [view.prompt.text] * 2 + [""]}
     few = read_sources(read_runs([path]), PageLimits(prompts=4)).missing
     assert few == ("Prompts are included for the first 2 episodes of each policy; `reflectrl watch` shows them all.",)
+
+
+def test_what_was_cut_from_a_part_is_told_from_what_was_read():
+    assert kept_parts("a\nb\nc\n", "b\nc\n") == [(False, "a\n"), (True, "b\nc\n")]
+    assert kept_parts("a\n", "") == [(False, "a\n"), (True, "")]
+    assert kept_parts("abcdefgh\n", "ab[...]gh\n") == [(True, "ab"), (False, "cdef"), (True, "[...]gh\n")]
+    menu = kept_parts("0. go north\n1. stay\n2. go south\n", "0. go[...]\n1. stay\n2. go[...]\n")
+    rest = [(True, "[...]\n1. stay\n2. go"), (False, " south"), (True, "[...]\n")]
+    assert menu == [(True, "0. go"), (False, " north"), *rest]
+
+
+def test_the_worst_groups_are_the_environments_or_those_of_an_option():
+    def of(options, *outcomes, tasks=4):
+        return [
+            replace(episode(success=won), task=Task(f"{options}-{number % tasks}", options))
+            for number, won in enumerate(outcomes)
+        ]
+
+    played = [*of({"group": "hard", "x": 1}, True, False, False, False), *of({"group": "easy"}, *[True] * 8)]
+    [(name, rate, low, high, count, failed), easy] = worst_groups(played)
+    assert (name, rate, count, failed) == ("hard", 0.25, 4, 1)
+    assert (low, high) == wilson_interval(0.25, 4)
+    assert (easy[0], easy[1], *easy[4:]) == ("easy", 1.0, 8, -1)
+    played = [each for at in range(3) for each in of({"start": at, "end": [at], "size": 9}, at > 0, at > 1)]
+    assert [(name, rate) for name, rate, *_ in worst_groups(played)] == [
+        ("start 0", 0),
+        ("start 1", 0.5),
+        ("start 2", 1),
+    ]
+    one_each = [replace(episode(), task=Task(f"{n}", {"seed": n})) for n in range(9)]
+    assert worst_groups(one_each) == worst_groups([]) == []
+
+
+@pytest.mark.slow
+def test_the_page_of_one_run_has_the_tokens_that_its_policy_read(trained_run, tmp_path):
+    folder = shutil.copytree(trained_run(), tmp_path / "one")
+    [run] = read_runs([folder])
+    rlft = next(source for source in find_sources(0, run).found if source.policy == "rlft")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "policy")
+    [recorded, *_] = read_source(rlft, [])
+    prompts = [view.prompt for view in policy_views(recorded.trajectory, recorded.layout)]
+    whole = max(len(PlainText(tokenizer).prompt(prompt)) for prompt in prompts)
+
+    def shown(*folders):
+        found = {source.key: source for source in read_sources(read_runs(folders)).found}[rlft.key]
+        block = unpacked(found.block)
+        texts, steps = block["texts"], block["episodes"][0][5]
+        tokens = [[texts[text] for text in block["tokens"][step[15]]] if step[15] >= 0 else None for step in steps]
+        return tokens, [[(part, texts[text]) for part, text in step[14]] for step in steps]
+
+    tokens, parts = shown(folder)
+    assert ["".join(each) for each in tokens] == [prompt.text for prompt in prompts]
+    assert all(part >= 0 for each in parts for part, _ in each)
+    recipe = (folder / "recipe.yaml").read_text()
+    forget_digests(folder)
+    (folder / "recipe.yaml").write_text(re.sub("max_length: .*", f"max_length: {whole - 2}", recipe))
+    tokens, parts = shown(folder)
+    for each, prompt, spelled in zip(parts, prompts, tokens, strict=True):
+        assert "".join(text for part, text in each if part >= 0) == "".join(spelled)
+        assert len(spelled) <= whole - 2
+        cut = len(PlainText(tokenizer).prompt(prompt)) > whole - 2
+        assert any(part < 0 for part, _ in each) is cut
+    other = shutil.copytree(folder, tmp_path / "two")
+    assert shown(folder, other)[0] == [None] * len(prompts)
+    shutil.rmtree(folder / "policy")
+    shutil.rmtree(folder / "policy-sft")
+    shutil.rmtree(folder / "base")
+    assert shown(folder)[0] == [None] * len(prompts)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

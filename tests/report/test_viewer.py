@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
-from run_folders import HOSTILE, episode, iteration, make_run
+from run_folders import HOSTILE, episode, forget_digests, iteration, make_run
 
 from reflectrl import make_env
-from reflectrl.core import Turn, Utterance, Written
+from reflectrl.core import Task, Turn, Utterance, Written
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.prompts import PromptFormat
 from reflectrl.report.page import write_report
@@ -153,6 +154,40 @@ def test_episodes_are_sorted_by_outcome_return_and_length(opened, report):
     lists(opened(report, page.evaluate("location.hash")), ["north", "east", "west", "south"])
 
 
+@pytest.mark.slow
+def test_tasks_on_which_runs_disagree_come_first(opened, tmp_path):
+    one = [long("z", (0.1,), success=False), long("y", (0.5,)), long("x", (0.2,)), long("w", (0.3,))]
+    two = [long("z", (0.1,), success=False), long("y", (0.9,)), long("x", (0.2,), success=False)]
+    runs = [make_run(tmp_path / name, {"rlft": played}) for name, played in (("one", one), ("two", two))]
+    path = write_report(read_runs(runs), tmp_path / "report.html")
+    page = opened(path)
+    page.select_option("#order", "apart")
+    lists(page, ["x", "y", "z", "w"])  # first success of one alone, then returns
+    assert page.locator(".row small").first.inner_text() == "1 of 2 runs won · return +0.20 · 1 step"
+    page.wait_for_url(lambda url: "order=apart" in url)
+    lists(opened(path, page.evaluate("location.hash")), ["x", "y", "z", "w"])
+    alone = opened(write_report(read_runs(runs[:1]), tmp_path / "alone.html"), "#of=one&order=apart")
+    assert alone.locator("#order option[value=apart]").count() == 0
+    assert alone.locator("#order").input_value() == "failed"
+
+
+@pytest.mark.slow
+def test_the_worst_groups_of_tasks_lead_to_their_first_failure(opened, report, tmp_path):
+    def of(group, *outcomes):
+        tasks = [Task(f"{group}-{number}", {"group": group}) for number in range(len(outcomes))]
+        return [replace(episode(success=won), task=task) for task, won in zip(tasks, outcomes, strict=True)]
+
+    run = make_run(tmp_path / "one", {"rlft": [*of("red", True, True), *of("blue", True, False)]})
+    page = opened(write_report(read_runs([run]), tmp_path / "report.html"))
+    rows = page.locator("#groups tbody tr")
+    assert rows.all_inner_texts() == ["blue\t50% [9, 91]\t2", "red\t100% [34, 100]\t2"]
+    page.select_option("#outcome", "success")
+    rows.locator("a").click()
+    lists(page, ["blue-1", "red-0", "red-1", "blue-0"])
+    assert page.locator(".episode h3").inner_text() == "blue-1"
+    assert not opened(report).locator("#groups").is_visible()
+
+
 # ---- stepping --------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +215,32 @@ def test_the_prompt_is_what_the_policy_read_to_the_letter(opened, report):
     assert page.locator(".prompt pre").is_visible()
     assert page.locator(".prompt pre").text_content() == second
     assert "right" in page.locator(".prompt .past").text_content()
+
+
+@pytest.mark.slow
+def test_a_prompt_is_shown_token_by_token_and_what_was_cut_is_struck_out(opened, trained_run, tmp_path):
+    folder = forget_digests(shutil.copytree(trained_run(), tmp_path / "one"))
+    page = opened(write_report(read_runs([folder]), tmp_path / "whole.html"))
+    page.locator(".prompt summary").click()
+    text = page.locator(".prompt pre").text_content()
+    assert page.locator(".prompt del").count() == 0
+    page.get_by_role("button", name="tokens", exact=True).click()
+    tokens = page.locator(".token").all_text_contents()
+    assert "".join(tokens).replace("↵", "") == text
+    assert page.locator(".prompt summary").inner_text() == f"Prompt that the policy read: {len(tokens)} tokens"
+    page.click("#forward")
+    assert page.locator(".token").count() > 10  # it goes on so
+    recipe = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(re.sub("max_length: .*", f"max_length: {len(tokens) - 2}", recipe))
+    page = opened(write_report(read_runs([folder]), tmp_path / "cut.html"))
+    page.locator(".prompt summary").click()
+    unread = page.locator(".prompt del").all_text_contents()
+    read = page.locator(".prompt span.part").all_text_contents()
+    assert unread
+    assert sorted("".join((*read, *unread)).replace("[...]", "")) == sorted(text)
+    assert page.locator(".prompt summary").inner_text().endswith("cut to fit; struck out: what it did not read")
+    page.get_by_role("button", name="tokens", exact=True).click()
+    assert "".join(page.locator(".token").all_text_contents()).replace("↵", "") == "".join(read)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from chromium import faults_at_widths
 from command_line import refused
 from faulty import wait_until
 from rich.console import Console
@@ -284,7 +285,8 @@ def test_only_its_own_page_is_answered_and_nothing_is_written(tmp_path: Path) ->
             status, said = answer(path, Host="evil.example")
             assert (status, said) == (
                 403,
-                "the header Host names 'evil.example'; expected 127.0.0.1, localhost or an IP address.",
+                "the header Host names 'evil.example'; expected 127.0.0.1, localhost or an IP address, or a "
+                "--served-as.",
             )
             for origin in ("http://evil.example", "http://[evil", "null", f"http://localhost:{port}"):
                 assert answer(path, Origin=origin)[0] == 403
@@ -318,12 +320,23 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_page_that_others_can_reach_says_so(tmp_path: Path) -> None:
-    process = WarmProcess(tmp_path / "log", command_line, "watch", str(tmp_path), "--port", "0", "--host", "0.0.0.0")
+    process = WarmProcess(
+        tmp_path / "log",
+        command_line,
+        "watch",
+        str(tmp_path),
+        "--port",
+        "0",
+        "--host",
+        "0.0.0.0",
+        "--served-as",
+        "runs.example",
+    )
     try:
         wait_until(lambda: "http://" in process.said if process.log.is_file() else False)
         assert "warning: other machines can reach 0.0.0.0 and read these runs; no key protects them." in process.said
         port = process.said.rpartition(":")[2].strip()
-        for name, status in ((socket.gethostname(), 200), ("evil.example", 403)):
+        for name, status in ((socket.gethostname(), 200), ("runs.example", 200), ("evil.example", 403)):
             assert httpx2.get(f"http://127.0.0.1:{port}", headers={"Host": name}).status_code == status
     finally:
         process.send_signal(signal.SIGINT)
@@ -385,6 +398,18 @@ def test_the_page_changes_in_place(browser, tmp_path: Path) -> None:
     expect(page.locator("#link")).to_have_text("The server cannot be reached; this is what it said last. Trying again.")
     page.close()
     assert [fault for fault in faults if "ERR_CONNECTION_REFUSED" not in fault and "ERR_INCOMPLETE" not in fault] == []
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_wrong_with_the_live_page(browser, tmp_path: Path) -> None:
+    training(tmp_path / "one")
+    (training(tmp_path / "two") / "metrics.jsonl").write_text("{\n", encoding="utf-8")
+    with watching(tmp_path / "watch.log", tmp_path) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.wait_for_selector(".episode")
+        assert faults_at_widths(page) == []
+        page.close()
 
 
 @pytest.mark.slow
