@@ -1,4 +1,4 @@
-// The trajectory viewer of a report. It reads the data blocks of its page (see sources.py), or asks its server for them, and shows
+// The trajectory viewer of a report. It reads the data blocks of its page (see packing.py), or asks its server for them, and shows
 // every text through textContent: no text becomes markup.
 "use strict";
 
@@ -7,7 +7,7 @@ const OUTCOMES = ["success", "failure", "out of time"];
 const KINDS = ["won", "lost", "late"]; // their CSS classes
 const MARKS = ["✓", "✗", "◷"];
 const DIFFER = "differ";
-const PARTS = ["instructions", "past", "state", "words", "menu"]; // of a prompt, as in sources.py
+const PARTS = ["instructions", "past", "state", "words", "menu"]; // of a prompt, as in packing.py
 
 const at = (id) => document.getElementById(id);
 let index = JSON.parse(at("index")?.textContent ?? "null"); // of runs and sources; null in a page without a viewer
@@ -391,16 +391,21 @@ const ORDERS = {
   long: ["most steps", (a, b) => b.steps.length - a.steps.length],
   apart: ["runs disagree most", (a, b) => b.apart.outcome - a.apart.outcome || b.apart.total - a.apart.total],
 };
-const alike = () => index.sources.flatMap(({ label }, number) => (label === index.sources[state.source].label ? [number] : []));
+// The same policy's episodes in all runs.
+function alike() {
+  const { label } = index.sources[state.source];
+  return [...index.sources.keys()].filter((number) => index.sources[number].label === label);
+}
 
 // Give each episode how far the runs are apart on its task: the variance of success, and the range of returns.
 async function compareRuns() {
   const runs = await Promise.all(alike().map(load));
   for (const episode of mine.episodes) {
-    const same = runs.flatMap(({ byTask, episodes }) => episodes[byTask.get(episode.name)?.[episode.repetition]] ?? []);
+    const { name, repetition } = episode;
+    const same = runs.flatMap(({ byTask, episodes }) => episodes[byTask.get(name)?.[repetition]] ?? []);
     const [won, totals] = [same.filter(({ outcome }) => !outcome).length, same.map(({ total }) => total)];
-    const share = won / same.length;
-    episode.apart = { won, of: same.length, outcome: share * (1 - share), total: Math.max(...totals) - Math.min(...totals) };
+    const [of, share, total] = [same.length, won / same.length, Math.max(...totals) - Math.min(...totals)];
+    episode.apart = { won, of, outcome: share * (1 - share), total };
   }
 }
 
@@ -452,7 +457,8 @@ function fillForm() {
   const outcomes = [["", "any"], ...OUTCOMES.map((name) => [name, name])];
   if (theirs) outcomes.push([DIFFER, "success of one only"]);
   at("outcome").replaceChildren(...outcomes.map(([value, name]) => new Option(name, value)));
-  const orders = Object.entries(ORDERS).filter(([name]) => ({ newest: training, apart: alike().length > 1 })[name] ?? true);
+  const fits = { newest: training, apart: alike().length > 1 };
+  const orders = Object.entries(ORDERS).filter(([name]) => fits[name] ?? true);
   at("order").replaceChildren(...orders.map(([value, [name]]) => new Option(name, value)));
   for (const name of ["source", "beside", "outcome", "task", "iteration"]) at(name).value = String(state[name]);
   if (state.order === usual() || !orders.some(([name]) => name === state.order)) state.order = "";

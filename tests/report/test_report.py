@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -151,6 +153,27 @@ def test_the_page_is_well_formed_stands_alone_and_allows_its_own_scripts(run):
     assert tasks(found["nano/eval-rlft-local-sampled"]) == [f"t-{number}" for number in range(30)]
     assert tasks(found["nano/training"]) == [f"{number}-{place}" for number in range(4) for place in range(5)]
     assert [each[4] for each in found["nano/training"]["episodes"]] == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+
+
+OPENED = """
+import sys
+from collections import Counter
+from pathlib import Path
+opened = Counter()
+sys.addaudithook(lambda event, given: event == "open" and opened.update([Path(str(given[0])).name]))
+from reflectrl.report import report
+report([Path(sys.argv[1])])
+found = ((name, count) for name, count in sorted(opened.items()) if name.startswith(("eval-", "rlft-")))
+print(*(f"{name}={count}" for name, count in found), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_each_file_of_episodes_is_read_once(run):
+    done = subprocess.run([sys.executable, "-c", OPENED, str(run)], capture_output=True, text=True, check=True)
+    once = [f"eval-{name}-sampled.jsonl=1" for name in sorted(EVALUATED)]
+    training = ["rlft-00000.jsonl=2", *(f"rlft-{number:05d}.jsonl=1" for number in range(1, 4))]  # the first is counted
+    assert done.stderr.split() == [*once, *training]
 
 
 def test_the_page_says_what_training_went_through_and_took(tmp_path):
