@@ -142,7 +142,7 @@ class _Fields(NamedTuple):
     """The same, with that of its tag where it has one."""
     deep: tuple[tuple[str, str], ...]
     """Those whose values hold records or objects of any depth, with their part of a path; the others hold texts,
-    numbers, tuples of these, or mappings of known values."""
+    numbers, tuples and mappings of these, or mappings of records."""
 
 
 @functools.cache
@@ -159,8 +159,8 @@ def _fields(kind: Any) -> _Fields:
 @functools.cache
 def _is_flat(hint: Any) -> bool:
     parts = get_args(hint)
-    if get_origin(hint) is Mapping:  # of known values, which are as deep as their types say
-        return parts[1] not in (Any, object)
+    if get_origin(hint) is Mapping:  # the records in one are not checked
+        return _is_flat(parts[1]) or dataclasses.is_dataclass(parts[1])
     if get_origin(hint) in (tuple, list, Union, UnionType):
         return all(_is_flat(part) for part in parts if part is not ...)
     return get_origin(hint) is Literal or hint in (str, int, float, bool, None, NoneType)

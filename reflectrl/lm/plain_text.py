@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,8 +176,8 @@ class SavedReader:
         self._plain = PlainText(self._tokenizer)
         self._texts: dict[int, str] = {}
 
-    def read(self, prompts: Sequence[Prompt], max_length: int, mode: ActionMode, max_new_tokens: int) -> list[Read]:
-        """Return what the policy read of each prompt.
+    def read(self, prompts: Sequence[Prompt], max_length: int, mode: ActionMode, max_new_tokens: int) -> Iterator[Read]:
+        """Yield what the policy read of each prompt; to cut one, it is tokenized many times.
 
         Args:
             prompts: prompts with menus, without pictures.
@@ -191,14 +191,12 @@ class SavedReader:
         limit = max_length
         if mode != "enumerated":
             limit -= max_new_tokens + (len(self._plain.completion(AFTER_THOUGHT)) if mode == "thought_choice" else 0)
-        found = []
         for prompt, ids in zip(prompts, self._plain.prompts(prompts), strict=True):
             if len(ids) <= limit:
-                found.append(Read(prompt, tuple(ids)))
+                yield Read(prompt, tuple(ids))
             else:
                 cut = self._plain.fitted(prompt, limit)
-                found.append(Read(cut, tuple(self._plain.prompt(cut))))
-        return found
+                yield Read(cut, tuple(self._plain.prompt(cut)))
 
     def text(self, number: int) -> str:
         """Return the text of a token in the middle of others; a part of a character is U+FFFD."""

@@ -20,12 +20,7 @@ import msgspec
 
 from reflectrl.config import load_saved_recipe
 from reflectrl.core import Image, InvalidInput, Trajectory, Turn
-from reflectrl.core.run_files import (
-    BASE,
-    POLICY,
-    POLICY_SFT,
-    RECIPE,
-)
+from reflectrl.core.run_files import BASE, POLICY, POLICY_SFT, RECIPE
 from reflectrl.core.types import NO_MENU, OUTCOMES
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.chats import thought_in
@@ -73,6 +68,8 @@ MAX_ACTIONS = 24
 """Number of a menu's actions that are shown: the chosen one and the most probable others."""
 MAX_GROUPS = 8
 """Number of groups of tasks that are shown."""
+CUTTING = 20
+"""About the number of times that a prompt is tokenized until it is cut to fit."""
 _NAME = 300
 """Maximum number of characters shown of a task's name, or of an action."""
 
@@ -113,13 +110,14 @@ class Reader:
         unlike = [*dict.fromkeys(prompts)]
         lengths = accumulate(len(prompt.text) for prompt in unlike)
         given = [prompt for prompt, length in zip(unlike, lengths, strict=True) if length <= room]
+        found: dict[Prompt, tuple[Prompt, list[str]]] = {}
         with suppress(InvalidInput):  # pictures, or another environment, whose prompts do not fit
-            found = self._saved.read(given, *self._limits)
-            return {
-                prompt: (read.prompt, [*map(self._saved.text, read.ids)])
-                for prompt, read in zip(given, found, strict=True)
-            }
-        return {}
+            for prompt, read in zip(given, self._saved.read(given, *self._limits), strict=True):
+                room -= len(prompt.text) * (1 if read.prompt is prompt else CUTTING)
+                if room < 0:
+                    break
+                found[prompt] = (read.prompt, [*map(self._saved.text, read.ids)])
+        return found
 
 
 def reader_of(run: Path) -> Reader | None:

@@ -217,7 +217,7 @@ function drawPrompt({ prompt, tokens }, number) {
   const most = index.runs[index.sources[number].run].most?.toLocaleString("en");
   const cut = most ? ` and before it is cut to ${most} tokens` : "";
   let words = `Prompt of the policy, before the model's chat template (if it has one)${cut}`;
-  if (index.runs.length > 1) words += "; tokens: in the report of this run alone";
+  if (index.runs.length > 1 && !index.sources[number].version) words += "; tokens: in the report of this run alone";
   if (tokens) words = `Prompt that the policy read: ${plural(tokens.length, "token")}`;
   if (prompt.some(([, , read]) => !read)) words += ", cut to fit; struck out: what it did not read";
   const parts = () => prompt.map(([part, text, read]) => {
@@ -391,6 +391,7 @@ const ORDERS = {
   long: ["most steps", (a, b) => b.steps.length - a.steps.length],
   apart: ["runs disagree most", (a, b) => b.apart.outcome - a.apart.outcome || b.apart.total - a.apart.total],
 };
+
 // The same policy's episodes in all runs.
 function alike() {
   const { label } = index.sources[state.source];

@@ -17,14 +17,7 @@ from typing import Any, TypeVar, get_args
 from reflectrl.core import Image, InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.files import in_one_move, read_bytes, read_text, write_text
-from reflectrl.core.jsonl import (
-    append_jsonl,
-    decode,
-    drop_unfinished_line,
-    encode,
-    parse_jsonl,
-    write_jsonl,
-)
+from reflectrl.core.jsonl import append_jsonl, decode, drop_unfinished_line, encode, parse_jsonl, write_jsonl
 from reflectrl.prompts import PromptFormat
 from reflectrl.seats.experience import Best, Experience, Keep, experience_of, is_kept
 

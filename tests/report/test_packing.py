@@ -168,6 +168,8 @@ def test_the_page_of_one_run_has_the_tokens_that_its_policy_read(trained_run, tm
         assert len(spelled) <= whole - 2
         cut = len(PlainText(tokenizer).prompt(prompt)) > whole - 2
         assert any(part < 0 for part, _ in each) is cut
+    few = read_sources(read_runs([folder]), PageLimits(tokens=0)).found
+    assert [unpacked(source.block)["tokens"] for source in few] == [[]] * len(few)
     other = shutil.copytree(folder, tmp_path / "two")
     assert shown(folder, other)[0] == [None] * len(prompts)
     shutil.rmtree(folder / "policy")
