@@ -264,7 +264,9 @@ def test_a_client_is_told_while_a_real_run_trains_and_is_evaluated(tmp_path: Pat
         assert "rlft" in stages
         assert {"Success rate", "Return"} <= set(re.findall("<figcaption>(.*?)</figcaption>", page))
         reply = httpx2.get(f"{url}/episodes", params={"of": "one/eval-rlft-local-sampled"})
-        assert len(unpacked(reply.json()["block"])["episodes"]) == 12
+        block = unpacked(reply.json()["block"])
+        assert len(block["episodes"]) == 12
+        assert block["tokens"]  # of the prompts that the policy read
 
 
 @pytest.mark.slow
