@@ -1,6 +1,6 @@
 """A policy and its reflector, trained together: two LoRA adapters on one base, one that reflects and one that acts.
 
-The policy gradient treats the reflection like a thought (``models.thinking``): a text that is sampled token by token
+The policy gradient treats the reflection like a thought (``lm.thinking``): a text that is sampled token by token
 and scored with the same advantage as the label after it. Unlike a thought, the reflection is written with weights of
 its own, after the reflector's prompt, and is read in the policy's prompt in the place of a frozen reflector's words; so
 the two players can be separated after training. If the policy thinks as well, the decision holds both texts as one, the
