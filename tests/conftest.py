@@ -23,13 +23,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Redirect caches between processes, such as translated games, to a folder of the tests, and have no certificates.
-
-    No test needs one, and reading those of the system takes each client as long as a short test.
+    """Have caches between processes, such as translated games, in a folder of the tests, no key, no proxy to a server
+    of the tests, and no certificates, since reading those of the system takes each client as long as a short test.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        patch.setenv("NO_PROXY", f"{os.environ.get('NO_PROXY', '')},127.0.0.1".strip(","))
+        patch.delenv("OPENAI_API_KEY", raising=False)
         yield
 
 
@@ -44,10 +45,8 @@ def _forgotten_modules(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
-    """A new chat endpoint, with no key and no proxy in the environment variables."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def endpoint() -> Iterator[ScriptedEndpoint]:
+    """A new chat endpoint."""
     with ScriptedEndpoint() as scripted:
         yield scripted
         gc.collect()  # clients that a stored exception kept alive hang up now, and not during another test

@@ -50,9 +50,7 @@ def folder(lm: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def server(folder: Path) -> Iterator[CompletionsServer]:
     with CompletionsServer(folder) as served:
         yield served
 
