@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 from prepared_runs import TAUGHT, Prepared
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import play_stages
+from warm_python import warm_python
 
 from reflectrl.config import load_recipe
 from reflectrl.pipeline import STAGES
@@ -14,8 +16,7 @@ from reflectrl.pipeline import STAGES
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     folder = tmp_path_factory.mktemp("prepared")
-    with pytest.MonkeyPatch.context() as patch, ScriptedEndpoint() as endpoint:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with ScriptedEndpoint() as endpoint:
         endpoint.reply = lambda chat: f"{chat[1]['content'].splitlines()[-3][:60]} {'I think about it. ' * 12}".strip()
         overrides = [*TAUGHT, f"data.endpoint.base_url={endpoint.url}"]
         made = Prepared(load_recipe("number_line/nano", overrides), overrides, folder, endpoint)
@@ -23,3 +24,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
         for stage in STAGES:
             play_stages(made.recipe, made.copy_before(stage, made.after(stage)), stage)
         yield made
+
+
+@pytest.fixture
+def _warm_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the processes of sweeps, searches and claims begin without their imports."""
+    with warm_python(tmp_path_factory.mktemp("python")) as program:
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("WARM_PYTHON", str(program))
+        yield
