@@ -92,6 +92,7 @@ def test_a_sweep_stops_fails_in_part_and_goes_on(tmp_path: Path) -> None:
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 128 + signal.SIGTERM
     assert "stopped" in stopped.said
+    assert not (folders[0] / "eval.jsonl").exists()  # its process was stopped too
     with (folders[0] / ".lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its process has ended
     folders[1].mkdir()
