@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
+from warm_python import warm_python
 
 # A background job of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,3 +60,12 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedRun
     runs = TrainedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "trained")
     yield runs
     runs.check()
+
+
+@pytest.fixture
+def _warm_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the processes of sweeps, searches and claims begin without their imports."""
+    with warm_python(tmp_path_factory.mktemp("python")) as program:
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("WARM_PYTHON", str(program))
+        yield

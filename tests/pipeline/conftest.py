@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 from prepared_runs import TAUGHT, Prepared
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import play_stages
-from warm_python import warm_python
 
 from reflectrl.config import load_recipe
 from reflectrl.pipeline import STAGES
@@ -24,12 +22,3 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
         for stage in STAGES:
             play_stages(made.recipe, made.copy_before(stage, made.after(stage)), stage)
         yield made
-
-
-@pytest.fixture
-def _warm_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the processes of sweeps, searches and claims begin without their imports."""
-    with warm_python(tmp_path_factory.mktemp("python")) as program:
-        monkeypatch.setattr(sys, "executable", str(program))
-        monkeypatch.setenv("WARM_PYTHON", str(program))
-        yield
