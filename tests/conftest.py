@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from scripted_endpoint import ScriptedEndpoint
 from trained_runs import TrainedRuns
+from warm_python import warm_python
 
 # A background job of a shell ignores SIGINT, and so would every process that a test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,13 +24,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Redirect caches between processes, such as translated games, to a folder of the tests, and have no certificates.
-
-    No test needs one, and reading those of the system takes each client as long as a short test.
+    """Have caches between processes, such as translated games, in a folder of the tests, no key, no proxy to a server
+    of the tests, and no certificates, since reading those of the system takes each client as long as a short test.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        patch.setenv("NO_PROXY", f"{os.environ.get('NO_PROXY', '')},127.0.0.1".strip(","))
+        patch.delenv("OPENAI_API_KEY", raising=False)
         yield
 
 
@@ -44,10 +46,8 @@ def _forgotten_modules(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedEndpoint]:
-    """A new chat endpoint, with no key and no proxy in the environment variables."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def endpoint() -> Iterator[ScriptedEndpoint]:
+    """A new chat endpoint."""
     with ScriptedEndpoint() as scripted:
         yield scripted
         gc.collect()  # clients that a stored exception kept alive hang up now, and not during another test
@@ -60,3 +60,12 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainedRun
     runs = TrainedRuns((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "trained")
     yield runs
     runs.check()
+
+
+@pytest.fixture
+def _warm_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the processes of sweeps, searches and claims begin without their imports."""
+    with warm_python(tmp_path_factory.mktemp("python")) as program:
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setenv("WARM_PYTHON", str(program))
+        yield

@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import get_context
@@ -40,9 +42,12 @@ class WarmProcess:
     """A process that calls ``target(*arguments)`` in a new session; ``said`` is all that it has written.
 
     ``target`` is a function of a helper module such as this one, since a test module cannot be imported by its name.
-    ``log`` is the file for its output; ``env`` is added to this process's environment variables, where a value of None
-    removes a variable.
+    ``log`` is the file for its output, which is emptied unless it should ``append``; ``env`` is added to this process's
+    environment variables, where a value of None removes a variable.
     """
+
+    _ONE_AT_A_TIME = threading.Lock()
+    """Each start of a process reads which others have ended, and what tells it can be read once."""
 
     def __init__(
         self,
@@ -51,12 +56,15 @@ class WarmProcess:
         *arguments: Any,
         cwd: Path | None = None,
         env: Mapping[str, str | None] | None = None,
+        append: bool = False,
     ) -> None:
         self.log = log
+        log.open("a" if append else "w").close()
         environment = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
         given = (log, target, arguments, cwd or Path.cwd(), environment)
         self._process = _CONTEXT.Process(target=_live, args=given)
-        self._process.start()
+        with self._ONE_AT_A_TIME:
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -68,20 +76,23 @@ class WarmProcess:
         return self.log.read_text(encoding="utf-8")
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        with self._ONE_AT_A_TIME:
+            return self._process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.join()
+        self.wait()
 
     def wait(self, timeout: float = 900) -> int:
         """Wait for the process, and return its exit code, which is negative after a signal."""
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, f"still at work after {timeout} s: {self.said}"
-        return self._process.exitcode
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline, f"still at work after {timeout} s: {self.said}"
+            time.sleep(0.01)
+        return code
 
 
 def run_command(log: Path, *arguments: str, **options: Any) -> WarmProcess:
@@ -111,7 +122,8 @@ def _live(log: Path, target: Callable[..., object], arguments: tuple[Any, ...], 
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    sys.executable = env.get("WARM_PYTHON", sys.executable)
+    said = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(said, 1)
     os.dup2(said, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)

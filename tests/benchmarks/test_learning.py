@@ -114,6 +114,7 @@ def test_the_front_page_shows_the_published_rows() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_one_command_trains_the_missing_run_of_both_arms_in_both_instruction_sets_and_prints_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

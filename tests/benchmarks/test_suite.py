@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import random
 import re
 import sys
-from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
 import suite_envs
+from playing import Choose, at_random, share_of_wins
 from suite import REFERENCES, Score, plan, report, score
 
 from reflectrl import NatLangEnv, check_env, make_env
@@ -25,23 +25,9 @@ TAUGHT = [name for name in MEMBERS if name not in REFERENCES]
 FEWEST = {"train": 48, "validation": 24, "test": 48}
 
 
-def success(env: NatLangEnv, episodes: int, choose: Callable[[NatLangEnv], str | None]) -> float:
+def success(env: NatLangEnv, episodes: int, choose: Choose) -> float:
     """Return the share of test episodes in which a player succeeds."""
-    tasks, won = env.tasks("test"), 0
-    for number in range(episodes):
-        env.reset(seed=number, options={"task": tasks[number % len(tasks)]})
-        ended = False
-        while not ended:
-            *_, terminated, truncated, info = env.step(choose(env))
-            ended = terminated or truncated
-        won += info["success"]
-    return won / episodes
-
-
-def at_random(seed: int = 0) -> Callable[[NatLangEnv], str]:
-    """Return a player that draws its actions."""
-    rng = random.Random(seed)
-    return lambda env: rng.choice(env.observation.actions)
+    return share_of_wins(env, islice(cycle(env.tasks("test")), episodes), choose)
 
 
 def module_text(name: str) -> str:

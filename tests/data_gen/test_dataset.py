@@ -247,9 +247,8 @@ def test_two_repositories_of_one_name_get_two_names(shop: Path, tmp_path: Path) 
     ids=["twice", "no folder", "no such size", "no key"],
 )
 def test_what_cannot_work_is_refused_and_nothing_is_written(
-    sources: list[str], writer: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: list[str], writer: str, fact: str, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InvalidInput, match=fact):
         build_dataset(recipe(*sources, writer=writer), tmp_path / "run", Account())
     assert not (tmp_path / "run").exists()

@@ -1,32 +1,18 @@
 from __future__ import annotations
 
-import random
-
 import pytest
+from playing import at_random, share_of_wins
 
 from reflectrl.core import InvalidInput, Task, check_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.number_line import NumberLine
 
 
-def share_of_wins(env, choose):
-    """Play every training task once."""
-    wins = []
-    for task in env.tasks("train"):
-        env.reset(seed=0, options={"task": task})
-        ended = False
-        while not ended:
-            *_, terminated, truncated, info = env.step(choose(env))
-            ended = terminated or truncated
-        wins.append(info["success"])
-    return sum(wins) / len(wins)
-
-
 def test_it_passes_our_checks_and_its_expert_wins():
     check_env(NumberLine(4))
-    rng = random.Random(0)
-    assert share_of_wins(NumberLine(), NumberLine.expert) == 1.0
-    assert 0.1 < share_of_wins(NumberLine(), lambda env: rng.choice(env.observation.actions)) < 0.6
+    env = NumberLine()
+    assert share_of_wins(env, env.tasks("train"), NumberLine.expert) == 1.0
+    assert 0.1 < share_of_wins(env, env.tasks("train"), at_random()) < 0.6
 
 
 def test_the_splits_share_out_all_pairs():

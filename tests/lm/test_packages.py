@@ -45,7 +45,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIn
             "NO_CACHE_DIR": "1",
         }.items():
             monkeypatch.setenv(f"PIP_{name}", value)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield index
 
 

@@ -14,8 +14,7 @@ from reflectrl.pipeline import STAGES
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
     folder = tmp_path_factory.mktemp("prepared")
-    with pytest.MonkeyPatch.context() as patch, ScriptedEndpoint() as endpoint:
-        patch.setenv("NO_PROXY", "127.0.0.1")
+    with ScriptedEndpoint() as endpoint:
         endpoint.reply = lambda chat: f"{chat[1]['content'].splitlines()[-3][:60]} {'I think about it. ' * 12}".strip()
         overrides = [*TAUGHT, f"data.endpoint.base_url={endpoint.url}"]
         made = Prepared(load_recipe("number_line/nano", overrides), overrides, folder, endpoint)

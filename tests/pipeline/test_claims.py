@@ -116,6 +116,7 @@ def test_an_unknown_claim_or_recipe_is_refused_before_work(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_one_command_makes_the_missing_runs_and_tells_the_verdicts(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(
         """extends: number_line/nano

@@ -41,17 +41,6 @@ CORRECTOR = (
 )
 RATER = ("players.rater={player: rule}", "rlft.rewards={rater: 1.0, env: 0.0}")
 ALL = (*MEMORY, "players.planner.player=expert", *CORRECTOR, *RATER)
-SILENT = ("players.reflector.player=none", "eval.controls=[]")
-
-
-@pytest.mark.slow
-def test_frozen_players_without_a_reflector_train_a_policy(trained_run: TrainedRuns) -> None:
-    run = trained_run(*MEMORY, *CORRECTOR, *RATER, *SILENT, stages=STAGES[:3])
-    _, played = read_trajectories(run / training_episodes_file(3))
-    for episode in played:
-        assert list(episode.turns[-1].said) == ["memory", "corrector", "rater"]
-        assert "rater" in episode.turns[-1].rewards
-    assert any(turn.said["corrector"].text for episode in played for turn in episode.turns)
 
 
 @pytest.mark.slow

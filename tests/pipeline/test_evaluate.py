@@ -54,7 +54,7 @@ def finished(trained_run: TrainedRuns) -> Path:
 @pytest.fixture(scope="module")
 def other(trained_run: TrainedRuns) -> Path:
     """A run with another reflector."""
-    return trained_run("seed=7", "sft.reflector.steps=30", stages=STAGES[:2])
+    return trained_run("seed=7", stages=STAGES[:2])
 
 
 @pytest.fixture
@@ -250,11 +250,6 @@ def test_a_run_that_cannot_lend_a_reflector_is_refused_before_any_stage(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_control_that_is_the_own_reflector_is_played_once(trained_run):
-    run = trained_run(*PLAYED, "players.reflector.player=expert", "eval.controls=[blank, expert]")
-    assert [row.reflections for row in rows_of(run) if row.policy == "rlft"] == ["expert", "blank"]
-
-
 # ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
@@ -284,7 +279,7 @@ def test_other_reflectors_need_a_policy_that_was_trained_with_one():
 
 def test_a_policy_is_evaluated_before_rlft_and_again_after_it(other: Path, tmp_path: Path) -> None:
     run = shutil.copytree(other, tmp_path / "run")
-    early = ("seed=7", "sft.reflector.steps=30", "eval.greedy=false", "eval.controls=[]")
+    early = ("seed=7", "eval.greedy=false", "eval.controls=[]")
     with pytest.raises(InvalidInput, match="needs 'rlft'"):
         play_stages(small_recipe(*early), run, "eval")
     play_stages(small_recipe(*early, "eval.policies=[sft]"), run, "eval")

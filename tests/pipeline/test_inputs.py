@@ -77,7 +77,6 @@ def _being_written() -> bool:
 @pytest.mark.parametrize(
     ("name", "overrides"),
     [
-        ("number_line/nano", ("env.options.size=8",)),
         ("number_line/nano_value", ("env.options.size=8", "players.reflector.player=self")),
         ("rap/nano", ()),
         ("gym_cards/nano_number_line_gtr", ("players.policy.max_new_tokens=8",)),

@@ -104,7 +104,9 @@ def test_rows_that_other_processes_have_played_are_not_played_again(trained_run:
     assert unfinished_files(run, "eval") == []
 
 
-def test_a_whole_run_in_two_processes_fine_tunes_like_one_process(trained_run: TrainedRuns, tmp_path: Path) -> None:
+def test_a_whole_run_in_two_processes_fine_tunes_like_one_process_and_plays_twice_the_episodes(
+    trained_run: TrainedRuns, tmp_path: Path
+) -> None:
     alone, run = trained_run(), tmp_path / "run"
     said = in_ranks(run, "run")
     assert "gen-data           works in the first process; the others wait" in said[0]
@@ -114,6 +116,9 @@ def test_a_whole_run_in_two_processes_fine_tunes_like_one_process(trained_run: T
         assert (run / path).read_bytes() == (alone / path).read_bytes()
     assert_fine_tuned_alike(run, alone, "reflector", "policy")
     assert not (run / "checkpoints" / "sft-policy").exists()
+    rows, before = lines(run / "metrics.jsonl"), lines(alone / "metrics.jsonl")
+    assert [row["iteration"] for row in rows] == list(range(4))
+    assert rows[0]["env_steps"] > 1.3 * before[0]["env_steps"]  # each process plays as many episodes as one alone
     assert {each["policy"] for each in lines(run / "eval.jsonl")} == {
         each["policy"] for each in lines(alone / "eval.jsonl")
     }

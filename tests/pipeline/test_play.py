@@ -15,7 +15,7 @@ from reflectrl.core import InvalidInput, Trajectory, make_env, register_env
 from reflectrl.data_gen.rows import read_samples
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.live_play import Game, choose_episodes, expert, play_episode, trained
+from reflectrl.pipeline.live_play import Game, choose_episodes, play_episode, trained
 
 
 class WideMenus(NumberLine):
@@ -133,10 +133,6 @@ def test_a_task_is_found_in_any_split() -> None:
         assert choose_episodes(env, split=split)[0].task in env.any_tasks(split)
     with pytest.raises(InvalidInput, match="'unseen'.*'unseen_destination'"):
         choose_episodes(env, task=task.id, split="unseen")
-
-
-def test_the_expert_plays_every_environment_that_has_one() -> None:
-    assert played(expert("number_line", {"size": 8})).success
 
 
 def test_a_ledger_names_files_that_changed_after_they_were_read(tmp_path: Path) -> None:

@@ -65,11 +65,6 @@ ALL_REMOTE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-
-
 def refused(recipe: Recipe, run: Path, match: str, spending: Spending | None = None) -> tuple[str, ...]:
     """Return the stages that are refused with ``match`` in a folder that keeps what it has."""
     before = sorted(run.rglob("*"))

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 SHORT = (
     "sft.reflector.steps=80",
+    "rlft.episodes=3",
     "eval.policies=[sft, rlft]",
     "eval.episodes=6",
     "eval.max_tasks=3",
@@ -51,9 +52,7 @@ def begun(trained_run: TrainedRuns) -> Path:
 
 
 @pytest.fixture
-def server(begun: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def server(begun: Path) -> Iterator[CompletionsServer]:
     with CompletionsServer(begun / "reflector") as served:
         yield served
 
@@ -85,17 +84,17 @@ def test_a_served_reflector_makes_the_run_of_a_local_one(
 def test_a_killed_run_with_samples_goes_on_at_another_address_to_the_same_bytes_and_asks_nothing_twice(
     begun: Path, server: CompletionsServer, tmp_path: Path
 ) -> None:
-    warm = ("players.reflector.temperature=1.0", "rlft.episodes=3")
+    warm = "players.reflector.temperature=1.0"
     whole, run = (shutil.copytree(begun, tmp_path / name) for name in ("whole", "run"))
-    play_stages(small_recipe(*served_by(server.url), *warm), whole, "rlft")
+    play_stages(small_recipe(*served_by(server.url), warm), whole, "rlft")
     once, file = len(server.asked), tmp_path / "recipe.yaml"
-    file.write_text(dump_recipe(small_recipe(*served_by(server.url), *warm)), encoding="utf-8")
+    file.write_text(dump_recipe(small_recipe(*served_by(server.url), warm)), encoding="utf-8")
     command = ("rlft", "--recipe", str(file), "--runs", str(tmp_path), "--run", "run")
     killed = WarmProcess(tmp_path / "log", command_that_ends, METRICS, 3, signal.SIGKILL, *command)
     assert killed.wait() == -signal.SIGKILL, killed.said
     before = len(server.asked) - once
     with CompletionsServer(begun / "reflector") as elsewhere:
-        play_stages(small_recipe(*served_by(elsewhere.url), *warm), run, "rlft")
+        play_stages(small_recipe(*served_by(elsewhere.url), warm), run, "rlft")
         assert before + len(elsewhere.asked) == once
         assert elsewhere.asked
     for name in (METRICS, training_episodes_file(3), "policy/model.safetensors"):
@@ -137,8 +136,7 @@ def test_a_run_stops_where_its_reflector_has_to_be_served(tmp_path: Path) -> Non
     assert not (tmp_path / "run" / METRICS).exists()
 
 
-def test_the_other_frozen_players_write_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_the_other_frozen_players_write_there_too(tmp_path: Path) -> None:
     model = language_model("llama", max_position_embeddings=512, initializer_range=0.3)
     save_model(LanguageModel(model, tokenizer()), tmp_path / "frozen")
 

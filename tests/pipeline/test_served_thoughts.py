@@ -32,7 +32,8 @@ def recipe_of(base: Path, url: str = "", **more: Any) -> Recipe:
         *(f"model.name={base}", f"model.max_length={LENGTH}", "model.lora={r: 4, alpha: 8}"),
         *("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=8", f"players.policy.server={server}"),
         *("players.reflector.player=none", "eval.controls=[]", "eval.policies=[rlft]", "eval.episodes=2"),
-        *("data.samples=60", "rlft.learning_rate=0.01", "rlft.validation={every: 2, episodes: 2, greedy: true}"),
+        *("data.samples=60", "rlft.episodes=3", "rlft.learning_rate=0.01"),
+        "rlft.validation={every: 2, episodes: 2, greedy: true}",
     )
 
 
@@ -46,9 +47,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(begun: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def server(begun: Path) -> Iterator[CompletionsServer]:
     with CompletionsServer(begun / "base", max_lora_rank=4) as served:
         yield served
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from faulty import restored_registry
 from prepared_runs import results
-from trained_runs import SMALL, play_stages, small_recipe
-from warm_processes import command_line, start_ranks
+from trained_runs import play_stages, small_recipe
 
 from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput, WorkFailed, register_env
@@ -73,13 +72,12 @@ def test_each_iteration_is_reported_with_its_episodes_and_their_advantages(finis
         assert any(value != 0 for row in advantages for value in row)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("visible", "seen"), [(None, "0"), ("2,3", "2"), ("", "")])
-def test_a_single_process_sees_one_gpu(visible, seen, tmp_path, monkeypatch):
+def test_a_single_process_sees_one_gpu(visible, seen, run, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    play_stages(small_recipe(), tmp_path / "run", "gen-data")
+    assert "skipped" in play_stages(small_recipe(), run, "gen-data")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
@@ -239,7 +237,7 @@ def test_a_full_device_is_a_sentence():
 # ---- recipes ---------------------------------------------------------------------------------------------------------
 
 ABLATIONS = {
-    "expert reflects": ["players.reflector.player=expert", "model.prefix_reuse=false"],
+    "expert reflects": ["players.reflector.player=expert", "model.prefix_reuse=false", "eval.controls=[blank, expert]"],
     "rlft only": ["sft.enabled=false", "players.reflector.player=none", "eval.policies=[base, rlft]"],
 }
 
@@ -257,7 +255,9 @@ def test_a_recipe_without_rlft_is_evaluated_after_sft(trained_run, tmp_path):
 def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
     short = ("data.samples=40", "rlft.stages.0.iterations=1", "eval.policies=[rlft]", "eval.episodes=2")
     play_stages(small_recipe(*short, *ABLATIONS[ablation], "eval.max_tasks=2"), tmp_path / "run")
-    assert any(row.policy == "rlft" for row in read_results(tmp_path / "run" / "eval.jsonl"))
+    rows = read_results(tmp_path / "run" / "eval.jsonl")
+    said = [row.reflections for row in rows if (row.policy, row.mode) == ("rlft", "sampled")]
+    assert said == (["expert", "blank"] if ablation == "expert reflects" else ["none"])  # its own words are no control
     [pace] = lines(tmp_path / "run" / "throughput.jsonl")
     assert (pace["prompt_reuse"] == 0) == ("model.prefix_reuse=false" in ABLATIONS[ablation])
 
@@ -317,19 +317,6 @@ def test_a_policy_that_reads_its_own_reflector_is_not_trained_before_it(tmp_path
 
 
 # ---- several processes -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_rlft_in_two_processes_plays_twice_the_episodes_and_leaves_one_policy(finished, trained_run, tmp_path):
-    run = shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "run")
-    command = ("rlft", "--recipe", "number_line/nano", "--runs", str(tmp_path), "--run", "run", *SMALL)
-    for process in start_ranks(tmp_path, command_line, *command):
-        assert process.wait() == 0, process.said
-    assert RunFolder(run).is_done("rlft")
-    assert (run / "policy" / "model.safetensors").is_file()
-    rows, alone = lines(run / "metrics.jsonl"), lines(finished / "metrics.jsonl")
-    assert [row["iteration"] for row in rows] == list(range(4))
-    assert rows[0]["env_steps"] > 1.3 * alone[0]["env_steps"]
 
 
 def test_a_budget_of_one_process_s_minutes_is_refused_in_several(tmp_path, monkeypatch):

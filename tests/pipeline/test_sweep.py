@@ -80,6 +80,7 @@ def test_a_folder_below_a_file_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_a_sweep_stops_fails_in_part_and_goes_on(tmp_path: Path) -> None:
     recipe = tmp_path / "line.yaml"
     recipe.write_text("extends: number_line/nano\nname: line\narms:\n  other: {rlft.task_priority: 0.0}\n")
@@ -91,6 +92,7 @@ def test_a_sweep_stops_fails_in_part_and_goes_on(tmp_path: Path) -> None:
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(60) == 128 + signal.SIGTERM
     assert "stopped" in stopped.said
+    assert not (folders[0] / "eval.jsonl").exists()  # its process was stopped too
     with (folders[0] / ".lock").open("w") as first:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its process has ended
     folders[1].mkdir()
@@ -160,7 +162,8 @@ def test_the_script_of_several_nodes_starts_two_processes_of_one_that_run_all_st
     script, told = (SLURM / "rlft_on_nodes.sbatch").read_text(), tmp_path / "told.py"
     assert "-m reflectrl run" in script
     (tmp_path / "rlft.sbatch").write_text(script.replace("-m reflectrl", "-m told"))
-    told.write_text("import os, sys\nprint(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:], flush=True)\n")
+    says = "' '.join([os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:]])"
+    told.write_text(f"import os, sys\nos.write(1, ({says} + chr(10)).encode())\n")  # whole lines, with no part between
     program(tmp_path / "scontrol", "echo localhost")
     program(tmp_path / "srun", 'exec "$@"')
     given = {"SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7", "PROCESSES_PER_NODE": "2"}

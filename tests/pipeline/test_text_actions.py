@@ -76,8 +76,9 @@ def test_a_label_cannot_answer_without_a_menu(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["text", "thought_text", "json"])
+@pytest.mark.parametrize("mode", ["thought_text", "json"])
 def test_a_policy_writes_its_actions_in_all_stages(mode: str, tmp_path: Path) -> None:
+    """The mode ``text`` goes through all stages in the next test."""
     run = tmp_path / "run"
     grouped = ("rlft.advantage={kind: group}", "rlft.episodes_per_task=2", "rlft.gamma=1")
     play_stages(recipe_of(f"prompt.action_mode={mode}", *grouped), run)
@@ -87,7 +88,6 @@ def test_a_policy_writes_its_actions_in_all_stages(mode: str, tmp_path: Path) ->
     _, played = read_trajectories(next((run / "trajectories").glob("rlft-*.jsonl*")))
     turns = [turn for each in played for turn in each.turns]
     assert all(turn.menu == () and turn.decision.choice.index == -1 for turn in turns)
-    assert mode != "text" or any(turn.decision.action for turn in turns)
     header, shown = read_trajectories(run / "data" / "teacher.jsonl")
     assert save_episode(tmp_path / "shown.jsonl", header, next(iter(shown))) == 1
     play_stages(recipe_of(f"data.demonstrations=[{tmp_path / 'shown.jsonl'}]"), tmp_path / "taught", "gen-data")

@@ -94,6 +94,7 @@ def test_a_folder_that_cannot_hold_a_study_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_a_search_that_was_killed_goes_on_and_two_at_once_try_the_same_settings(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     killed = WarmProcess(tmp_path / "log", command_line, *ASKED, "--trials", "2", "--out", str(one), *TINY)
@@ -134,6 +135,7 @@ def test_a_search_that_was_killed_goes_on_and_two_at_once_try_the_same_settings(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_a_trial_that_falls_behind_is_ended_with_a_checkpoint(tmp_path: Path) -> None:
     settings = {RATE: FloatDistribution(1e-4, 1e-2, log=True), GAMMA: CategoricalDistribution(("0.9", "1"))}
     for _ in range(5):
@@ -159,6 +161,7 @@ def test_a_trial_that_falls_behind_is_ended_with_a_checkpoint(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_warm_runs")
 def test_a_trial_that_failed_is_named_and_goes_on_in_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "trial-0000").mkdir()
     with (tmp_path / "trial-0000" / ".lock").open("w") as lock:

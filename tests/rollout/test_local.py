@@ -29,19 +29,21 @@ def _table():
         yield
 
 
-def play(envs, policy=None):
+def play(envs, policy=None, **options):
     episodes = [Episode(task, seed) for seed in range(2) for task in envs[0].tasks("train")]
-    policy = policy or RandomPolicy()
-    return rollout(envs, episodes, policy=policy, seats=reflecting(ExpertReflector()), layout=PromptFormat())
+    players = {"policy": policy or RandomPolicy(), "seats": reflecting(ExpertReflector())}
+    return rollout(envs, episodes, **players, layout=PromptFormat(), **options)
 
 
 @pytest.mark.parametrize(("fault", "at"), [("raise", 0), ("farewell", 3), ("nonsense", 3), ("hints", 0)])
 def test_drop_leaves_out_the_episodes_that_broke(fault, at):
-    whole = play([make_env("faulty")])
+    whole, finished = play([make_env("faulty")]), []
     with LocalEnvs(DROP) as source:
-        played = play(source.make("faulty", {"fault": fault, "at": at}, 3))
+        played = play(source.make("faulty", {"fault": fault, "at": at}, 3), on_episode=finished.append)
     assert played == [trajectory for trajectory in whole if trajectory.task.id != "train-1"]
     assert source.failures == len(whole) - len(played) == 2
+    assert [each for each in played if each in finished] == played
+    assert len(finished) == len(played)
 
 
 def test_an_episode_goes_on_whose_thoughts_cannot_be_read():

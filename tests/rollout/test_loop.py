@@ -5,8 +5,7 @@ import random
 import pytest
 from thinkers import Thinks
 
-from reflectrl.core import EpisodeFailed, Utterance, make_env
-from reflectrl.envs.dangerous_taxi import DangerousTaxi
+from reflectrl.core import Utterance, make_env
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
@@ -97,42 +96,6 @@ def test_a_reflector_without_an_expert_in_the_environment_is_refused():
     options = {"policy": RandomPolicy(), "seats": reflecting(ExpertReflector()), "layout": LAYOUT}
     with pytest.raises(ValueError, match=r"expert\(\) and reflection\(\) say nothing"):
         rollout([env], [Episode(env.tasks("train")[0], 0)], **options)
-
-
-class Breaking(DangerousTaxi):
-    """Environment that fails in every fifth episode."""
-
-    def __init__(self, where):
-        super().__init__()
-        self.where = where
-
-    def breaks(self, where):
-        if where == self.where and self._seed % 5 == 2:
-            raise EpisodeFailed("broken")
-
-    def start(self, task):
-        self.breaks("start")
-        super().start(task)
-
-    def act(self, action):
-        self.breaks("act")
-        return super().act(action)
-
-    def hints(self, previous=None):
-        self.breaks("hints")
-        return super().hints(previous)
-
-
-@pytest.mark.parametrize("where", ["start", "act", "hints"])
-def test_broken_episodes_are_left_out(where):
-    envs, finished = [Breaking(where) for _ in range(3)], []
-    options = {"policy": RandomPolicy(), "seats": reflecting(ExpertReflector()), "layout": LAYOUT}
-    played = rollout(envs, episodes(23), **options, on_episode=finished.append)
-    whole = rollout([make_env("dangerous_taxi")], episodes(23), **options)
-    assert played == [trajectory for trajectory in whole if trajectory.seed % 5 != 2]
-    assert sorted(finished, key=lambda trajectory: trajectory.seed) == played
-    broken = [Episode(episode.task, 2) for episode in episodes(4)]
-    assert rollout(envs, broken, **options) == []
 
 
 # ---- thoughts --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from pictured import PICTURES, Pictured
-from thinkers import Thinks
 
 from reflectrl.config.advantage import NoBaseline
 from reflectrl.config.training import RLFTSettings
@@ -202,14 +201,6 @@ def test_what_the_memory_showed_is_scored_again_unchanged(tmp_path):
     assert "Memory: example 1\n" in policy.views[1].prompt.text
 
 
-@pytest.mark.parametrize("legal", [True, False])
-def test_a_corrector_is_not_asked_about_illegal_texts(legal):
-    corrector = Noting()
-    (played,) = play(Seat("corrector", corrector), policy=Thinks("The target is higher.", legal))
-    assert len(corrector.views) == (len(played.turns) if legal else 0)
-    assert all(("corrector" in turn.said) == legal for turn in played.turns)
-
-
 @pytest.mark.parametrize("words", ["Go on.", None, [], ["Go on."]])
 def test_a_player_that_gives_no_utterance_per_view_is_named(words):
     class Careless:
@@ -343,12 +334,17 @@ class Valuing(ExpertPolicy):
         ]
 
 
-@pytest.mark.parametrize(("horizon", "bootstrap", "last"), [(2, True, 2.5), (2, False, 0.0), (50, True, 0.0)])
-def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap, last):
-    env = NumberLine(size=10)
+def walked(env, *seats, horizon=2, bootstrap=True):
+    """Play the longest task for at most ``horizon`` steps."""
     env.horizon = horizon
     far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
-    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=(), layout=LAYOUT, bootstrap=bootstrap)
+    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=bootstrap)
+    return played
+
+
+@pytest.mark.parametrize(("horizon", "bootstrap", "last"), [(2, True, 2.5), (2, False, 0.0), (50, True, 0.0)])
+def test_the_value_of_the_state_in_which_time_ran_out_is_kept(horizon, bootstrap, last):
+    played = walked(NumberLine(size=10), horizon=horizon, bootstrap=bootstrap)
     assert played.truncated == (horizon == 2)
     assert played.last_value == last
 
@@ -363,19 +359,11 @@ class Silent(NumberLine):
 
 
 def test_an_expert_that_fails_at_the_end_leaves_no_value():
-    env = Silent(size=10)
-    env.horizon = 2
-    far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
-    seats = reflecting(ExpertReflector())
-    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=True)
+    played = walked(Silent(size=10), *reflecting(ExpertReflector()))
     assert (played.truncated, played.last_value) == (True, 0.0)
 
 
 def test_nobody_corrects_the_policy_in_a_state_that_is_only_valued():
-    env, memory, corrector = NumberLine(size=10), Counting(), Counting()
-    env.horizon = 2
-    far = max(env.tasks("train"), key=lambda task: abs(task.options["start"] - task.options["target"]))
-    seats = (Seat("memory", memory), Seat("corrector", corrector))
-    (played,) = rollout([env], [Episode(far, 0)], policy=Valuing(), seats=seats, layout=LAYOUT, bootstrap=True)
-    assert played.last_value
+    memory, corrector = Counting(), Counting()
+    assert walked(NumberLine(size=10), Seat("memory", memory), Seat("corrector", corrector)).last_value
     assert (memory.asked, corrector.asked) == (3, 2)

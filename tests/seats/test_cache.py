@@ -31,15 +31,6 @@ def test_equal_prompts_are_written_once_without_a_draw():
     assert said(player, "a") == (["a 0.0"], 1)
 
 
-def test_the_prompts_used_last_are_kept():
-    player = Echo(2)
-    assert [said(player, text)[1] for text in "abac"] == [1, 1, 0, 1]  # c replaces b
-    assert [said(player, text)[1] for text in "acba"] == [0, 0, 1, 1]
-    wide = Echo(3)
-    assert [said(wide, texts)[1] for texts in ("ab", "bcda", "cda", "b")] == [2, 2, 0, 1]  # b is the oldest of four
-    assert said(wide, "abcdefgh") == ([f"{text} 0.0" for text in "abcdefgh"], 5)  # more than the cache holds
-
-
 def test_without_a_cache_everything_is_written_with_its_draw():
     player = Echo(0)
     assert said(player, "aa", 0.1) == (["a 0.1", "a 0.1"], 2)

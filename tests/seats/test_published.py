@@ -36,9 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompletionsServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def server(base: Path) -> Iterator[CompletionsServer]:
     with CompletionsServer(base, max_lora_rank=RANK) as served:
         yield served
 

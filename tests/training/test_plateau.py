@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -159,15 +160,16 @@ def test_the_rate_falls_to_nothing_within_a_quarter_of_the_steps_before_the_plat
 
 @pytest.fixture(scope="module")
 def overfitted(base, tmp_path_factory):
-    """A model that was trained to its plateau, the summary, and the checks."""
+    """A model that was trained to its plateau, the summary, the checks, and the folder."""
     lm, told = new_model(base, labels=LABELS, seed=0), {}
     folder = tmp_path_factory.mktemp("overfitted")
-    return lm, fine_tune(lm, rows(1, 40, 1, noise), folder, "policy", on_check=told.update, **OVERFIT), told["policy"]
+    summary = fine_tune(lm, rows(1, 40, 1, noise), folder, "policy", on_check=told.update, **OVERFIT)
+    return lm, summary, told["policy"], folder
 
 
 @pytest.mark.slow
 def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_rate_and_keeps_the_best(overfitted):
-    lm, summary, checks = overfitted
+    lm, summary, checks, _ = overfitted
     losses = [check.held_out_loss for check in checks]
     reached = next(
         at for at in range(len(losses)) if at - losses[: at + 1].index(min(losses[: at + 1])) == OVERFIT["patience"]
@@ -189,7 +191,7 @@ def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_ra
 
 @pytest.mark.slow
 def test_a_training_killed_at_a_check_goes_on_to_the_same_weights(base, overfitted, tmp_path):
-    expected, summary, checks = overfitted
+    expected, summary, checks, _ = overfitted
 
     def kill(told):
         if len(told["policy"]) == len(checks) - 1:  # after the best check, and after the checkpoint behind it
@@ -210,9 +212,9 @@ def test_a_training_killed_at_a_check_goes_on_to_the_same_weights(base, overfitt
 
 @pytest.mark.slow
 def test_a_training_that_was_killed_behind_its_plateau_trains_no_more(base, overfitted, tmp_path):
-    expected, summary, _ = overfitted
+    expected, summary, _, folder = overfitted
     given, seen = rows(1, 40, 1, noise), []
-    fine_tune(new_model(base, labels=LABELS, seed=0), given, tmp_path, "policy", **OVERFIT)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     again = new_model(base, labels=LABELS, seed=0)
     options = {**OVERFIT, "on_step": lambda step, *_: seen.append(step)}
     assert fine_tune(again, given, tmp_path, "policy", **options) == summary

@@ -116,10 +116,10 @@ def test_the_policys_loss_smooths_over_its_own_menu(section):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "quantization"), [("gpt2", "none"), ("llama", "8bit"), ("llama", "4bit")])
-def test_adapters_on_any_base_train_and_come_back_with_the_same_logits(kind, quantization, tmp_path):
+@pytest.mark.parametrize("quantization", ["8bit", "4bit"])
+def test_adapters_on_a_quantised_base_train_and_come_back_with_the_same_logits(quantization, tmp_path):
     lora = {"lora": LoraSection(r=4), "quantization": quantization}
-    section = save_tiny(kind, tmp_path / "base").model_copy(update=lora)
+    section = save_tiny("llama", tmp_path / "base").model_copy(update=lora)
     lm = new_model(section, labels=LABELS, seed=0)
     before = logits(lm)
     train(lm, tmp_path / "checkpoints", steps=2)

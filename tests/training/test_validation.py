@@ -24,6 +24,7 @@ from reflectrl.rollout.results import Validated
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
 from reflectrl.training.collector import Collector
+from reflectrl.training.learner import average, copy_weights, using
 from reflectrl.training.validation import Validator
 
 OPTIONS = {
@@ -234,6 +235,20 @@ def validated(settings, *results, model=None, expert=None):
 
 def gather(*numbers):
     return [numbers]
+
+
+def test_a_model_uses_other_weights_for_a_while_and_frozen_ones_stay():
+    model = nn.Linear(1, 1)
+    model.bias.requires_grad_(requires_grad=False)
+    model.weight.data.fill_(4.0)
+    first = copy_weights(model)
+    assert set(first) == {"weight"}
+    model.weight.data.fill_(8.0)
+    with using(model, first):
+        assert model.weight.item() == 4.0
+    assert model.weight.item() == 8.0
+    average(first, model, decay=0.75)
+    assert first["weight"].item() == 5.0
 
 
 def test_returns_break_ties_and_the_latest_weights_are_kept():

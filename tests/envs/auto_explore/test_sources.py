@@ -117,10 +117,7 @@ def test_git_runs_no_hook_and_fetches_neither_submodules_nor_large_files(
 @pytest.mark.parametrize(
     "source", ["https://me:secret@127.0.0.1:9/shop.git", "git+https://127.0.0.1:9/shop.git?secret"]
 )
-def test_what_git_cannot_fetch_is_named_without_its_secrets(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def test_what_git_cannot_fetch_is_named_without_its_secrets(source: str, tmp_path: Path) -> None:
     with pytest.raises(WorkFailed) as failure:
         fetch(source, tmp_path / "into")
     assert "https://127.0.0.1:9/shop.git' could not" in str(failure.value)
@@ -128,7 +125,6 @@ def test_what_git_cannot_fetch_is_named_without_its_secrets(
 
 
 def test_git_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = f"git+http://127.0.0.1:{silent.getsockname()[1]}/shop.git"
         with pytest.raises(WorkFailed, match=r"shop\.git.* 0\.5 "):
@@ -193,7 +189,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         shop.url = f"http://127.0.0.1:{server.server_port}/simple"
         for name in [name for name in os.environ if name.startswith("PIP_")]:
             monkeypatch.delenv(name)
-        for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": shop.url, "NO_PROXY": "127.0.0.1"}.items():
+        for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": shop.url}.items():
             monkeypatch.setenv(name, value)
         yield shop
         server.shutdown()

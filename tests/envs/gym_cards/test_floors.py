@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from copy import deepcopy
 from itertools import product
 
 import numpy as np
 import pytest
+from playing import at_random, share_of_wins
 
 from reflectrl.core import Task, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.gym_cards.points import EZPoints
 
 RNG = np.random.default_rng(0)
-
-
-def share_of_wins(env, tasks, choose):
-    """Play each task once, with a seed of its own."""
-    wins = 0
-    for seed, task in enumerate(tasks):
-        env.reset(seed=seed, options={"task": task})
-        ended = False
-        while not ended:
-            *_, terminated, truncated, info = env.step(choose(env))
-            ended = terminated or truncated
-        wins += info["success"]
-    return wins / len(tasks)
-
-
-def at_random():
-    rng = random.Random(0)
-    return lambda env: rng.choice(env.observation.actions)
 
 
 def all_tasks(env):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-import random
 import subprocess
 import sys
 from ctypes.util import find_library
 from importlib.util import find_spec
 
 import pytest
+from playing import at_random, share_of_wins
 
 from reflectrl.core import InvalidInput, check_env, make_env
 from reflectrl.core.types import SPLITS
@@ -52,19 +52,6 @@ def begun(scene, number=0, split="train"):
 def told(env, *skills):
     """What the text says after each skill."""
     return [env.step(skill)[0].partition("\n")[2] for skill in skills]
-
-
-def wins(env, tasks, choose):
-    """Success of one episode of each task."""
-    won = []
-    for task in tasks:
-        env.reset(seed=0, options={"task": task})
-        ended = False
-        while not ended:
-            *_, terminated, truncated, info = env.step(choose(env))
-            ended = terminated or truncated
-        won.append(info["success"])
-    return won
 
 
 @pytest.mark.slow
@@ -179,7 +166,7 @@ def test_the_expert_succeeds_and_calls_none_of_its_skills_a_mistake(name):
         return env.expert()
 
     env = make_env("robots", task=name)
-    assert wins(env, env.tasks("test")[:1], choose) == [True]
+    assert share_of_wins(env, env.tasks("test")[:1], choose) == 1
 
 
 @pytest.mark.parametrize(
@@ -195,7 +182,7 @@ def test_the_expert_gets_around_what_is_in_the_way(name, skills):
         return skills[env.steps] if env.steps < len(skills) else env.expert()
 
     env = make_env("robots", task=name)
-    assert wins(env, env.tasks("train")[1:2], choose) == [True]
+    assert share_of_wins(env, env.tasks("train")[1:2], choose) == 1
 
 
 @pytest.mark.slow
@@ -213,9 +200,9 @@ def test_the_expert_s_skill_is_a_mistake_where_it_changes_nothing():
 @pytest.mark.slow
 def test_the_expert_nearly_always_succeeds_and_a_random_player_seldom_does():
     """All of 250 and 34 of 250 (14 %) when this was written; simulated contacts differ between processors."""
-    env, rng = make_env("robots"), random.Random(0)
-    assert sum(wins(env, env.tasks("test")[:10], lambda env: env.expert())) >= 9
-    assert sum(wins(env, env.tasks("test")[:10], lambda env: rng.choice(env.observation.actions))) <= 5
+    env = make_env("robots")
+    assert share_of_wins(env, env.tasks("test")[:10], lambda env: env.expert()) >= 0.9
+    assert share_of_wins(env, env.tasks("test")[:10], at_random()) <= 0.5
 
 
 def test_what_it_does_not_know_and_what_it_needs_are_sentences():
