@@ -4,9 +4,9 @@
     python benchmarks/dials.py turns --seeds 0 --out /tmp/dials
 
 ``turns`` is how many numbers have to be added, one after the other, from the state to the action; ``wheels`` is how
-many numbers a note holds that only the first state shows, three bits each. ``kind`` tries the rule that they gave on
-the puzzles of ``puzzles.py``, for each of which it was written down before what should come out. Policies without
-reflections learn from 12,000 rows, those that read some from 40. A finished run is not run again.
+many numbers a note holds that only the first state shows, three bits each. ``kind`` tries two predictions on the
+puzzles of ``puzzles.py``: one by the steps of computing, written down before, and one by what SFT alone tells. Policies
+without reflections learn from 12,000 rows, those that read some from 40. A finished run is not run again.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def report(dial: str, runs: Sequence[RunData]) -> str:
 
 def _hits(sides: Mapping[str, tuple[Sequence[RunData], Sequence[RunData]]]) -> str:
     """Return what reflections were worth in each kind, and how often that was predicted; runs without, and with."""
-    lines, hits, counted = [], 0, 0
+    lines, hits, counted = [], [0, 0], 0
     for kind, (without, having) in sides.items():
         if not without or len(without) != len(having):
             continue
@@ -122,11 +122,18 @@ def _hits(sides: Mapping[str, tuple[Sequence[RunData], Sequence[RunData]]]) -> s
             [Interval.of(Rows("rlft").of(run)["rlft"].metrics) for run in runs] for runs in (without, having)
         )
         gain = change_over_runs(after, before)
-        hits += gain.is_clear and PREDICTED[kind] == (gain.mean > 0)
+        words = fmean(max(check.accuracy for check in run.sft["reflector"]) for run in having)
+        actions = fmean(min(run.sft["policy"], key=lambda check: check.held_out_loss).accuracy for run in without)
         counted += gain.is_clear
-        lines.append([kind, "pays" if PREDICTED[kind] else "does not pay", gain.points])
-    rows = table(("kind", "predicted", "reflections are worth"), lines)
-    return f"{rows}\n\npredicted: {hits} of the {counted} whose interval excludes 0"
+        for number, pays in enumerate((PREDICTED[kind], words > actions)):
+            hits[number] += gain.is_clear and pays == (gain.mean > 0)
+        told = "pay" if PREDICTED[kind] else "do not"
+        lines.append([kind, told, f"{100 * words:.0f}", f"{100 * actions:.0f}", gain.points])
+    rows = table(("kind", "by steps, they", "words right", "actions right", "reflections are worth"), lines)
+    return (
+        f"{rows}\n\nOf the {counted} whose interval excludes 0, the number of dependent steps tells {hits[0]} signs, and "
+        f"whether in held-out rows of SFT more words are right than actions without words tells {hits[1]}."
+    )
 
 
 def _cell(dial: str, runs: Sequence[RunData]) -> str:

@@ -11,7 +11,10 @@ from run_folders import evaluated
 
 from reflectrl.config import check_recipe, load_recipe
 from reflectrl.config.environment import recipe_env
+from reflectrl.core.jsonl import encode, write_jsonl
+from reflectrl.core.run_files import sft_training_file
 from reflectrl.report.runs import read_runs
+from reflectrl.rollout.iteration import SFTProgress
 
 
 @pytest.mark.parametrize("dial", DIALS)
@@ -45,10 +48,16 @@ def test_a_prediction_counts_where_the_difference_is_clear(tmp_path: Path) -> No
     for kind, without, having in (("hops", 0.1, 0.9), ("lookup", 0.1, 0.9), ("coins", 0.5, 0.5)):
         for number, success in enumerate((without, having)):
             evaluated(tmp_path / f"kind{kind}-{number}-seed0", success, 0.1)
+            right = {"hops": 0.2, "lookup": 0.7, "coins": 0.5}[kind]
+            check = SFTProgress(1, 1.0, 1.0, (right, 1.2 * right)[number], None)
+            rows = tmp_path / f"kind{kind}-{number}-seed0" / sft_training_file(("policy", "reflector")[number])
+            rows.parent.mkdir(exist_ok=True)
+            write_jsonl(rows, [encode(check)])
     *_, hops, coins, _, said = report("kind", read_runs(sorted(tmp_path.iterdir()))).splitlines()
-    assert hops.startswith("| hops | pays | +80 points ")
-    assert coins.startswith("| coins | pays | +0 points ")
-    assert said == "predicted: 1 of the 2 whose interval excludes 0"
+    assert hops.startswith("| hops | pay | 24 | 20 | +80 points ")
+    assert coins.startswith("| coins | pay | 60 | 50 | +0 points ")
+    assert "the 2 whose interval excludes 0, the number of dependent steps tells 1 signs" in said
+    assert said.endswith("tells 2.")
 
 
 def test_the_words_of_a_puzzle_lead_to_its_answer() -> None:
