@@ -131,7 +131,7 @@ def _hits(sides: Mapping[str, tuple[Sequence[RunData], Sequence[RunData]]]) -> s
         lines.append([kind, told, f"{100 * words:.0f}", f"{100 * actions:.0f}", gain.points])
     rows = table(("kind", "by steps, they", "words right", "actions right", "reflections are worth"), lines)
     return (
-        f"{rows}\n\nOf the {counted} whose interval excludes 0, the number of dependent steps tells {hits[0]} signs, and "
+        f"{rows}\n\nOf the {counted} whose interval excludes 0, the number of dependent steps tells {hits[0]} signs; "
         f"whether in held-out rows of SFT more words are right than actions without words tells {hits[1]}."
     )
 

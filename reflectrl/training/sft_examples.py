@@ -152,6 +152,12 @@ def _check(number: int, row: Row, player: Player, labels: Sequence[str]) -> None
             f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "
             "this prompt.labels."
         )
+    menu = row.prompt.menu
+    if row.player == "policy" and (menu is None or (menu.labels and row.completion not in menu.labels)):
+        raise InvalidInput(
+            f"row {number} has the completion {row.completion!r}, which is none of its labels "
+            f"{list(labels_of(row.prompt))}; run gen-data again."
+        )
 
 
 IGNORED = -100

@@ -284,6 +284,7 @@ def test_a_text_that_is_longer_than_the_model_reads_is_named(gpt2, tmp_path):
     [
         ("policy", {"rows": REFLECTOR}, "row 0 .*sft/policy"),
         ("reflector", {"rows": POLICY}, "row 0 .*sft/reflector"),
+        ("policy", {"rows": [policy_row("x", "9")]}, "'9'"),
         ("policy", {"rows": [policy_row("x", "A", Menu(("A", "B"), ("up", "down")))]}, "'A', 'B'"),
         ("policy", {"rows": []}, "gen-data"),
         ("policy", {"micro_batch_size": 3}, "batch_size=4 .* micro_batch_size=3"),
