@@ -23,7 +23,7 @@ from reflectrl.core.files import fingerprint, size
 from reflectrl.core.jsonl import decode, read_json
 from reflectrl.core.run_files import LEDGER, MADE_AGAIN, RECIPE, STAGES
 
-VERSION = "0.1.0"
+VERSION = "0.2.0.dev0"
 """Version of this package."""
 FORMAT = 4
 """Format of the run folders and exports that this version writes and reads."""
