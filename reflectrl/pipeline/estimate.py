@@ -66,13 +66,13 @@ class Memory:
         return ", ".join(f"{name} {size / 1e9:.3g} GB" for name, size in vars(self).items())
 
 
-def memory_of(model: Any, tokens: int) -> Memory:
-    """Return the memory in which a model plays ``tokens`` tokens side by side and is trained."""
+def memory_of(model: Any, tokens: int, processes: int = 1) -> Memory:
+    """Return the memory in each process that plays ``tokens`` tokens side by side and shards with the others."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     return Memory(
         weights=sum(weight.nbytes for weight in model.parameters()),
         gradients=sum(weight.nbytes for weight in trained),
-        optimizer=2 * sum(weight.nbytes for weight in trained),  # AdamW's two moments
+        optimizer=2 * sum(weight.nbytes for weight in trained) // processes,  # AdamW's two moments
         states=tokens * state_bytes(model),
     )
 

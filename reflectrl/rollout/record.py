@@ -84,7 +84,7 @@ def _objects(record: Any, names: Sequence[str]) -> Iterator[Any]:
 
 def _stored(record: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the objects that represent images in an encoded record, which may be damaged."""
-    level = [record]
+    level = [*record] if isinstance(record, list | tuple) else [record]
     for name in (*names, "images"):
         inner = [each.get(name) for each in level if isinstance(each, dict)]
         level = [part for each in inner for part in (each if isinstance(each, list | tuple) else (each,))]
