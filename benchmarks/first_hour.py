@@ -19,7 +19,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +68,9 @@ def terminal(folder: Path, *lines: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        if process.poll() is None:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
+        process.wait()
 
 
 def wait_until(done: Callable[[], bool], working: subprocess.Popen[bytes], what: str) -> None:

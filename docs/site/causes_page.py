@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 
 from reflectrl.report import causes
@@ -44,7 +45,7 @@ class _Words:
             case ast.Constant(value=str(text)):
                 return text
             case ast.JoinedStr(values=parts):
-                return "".join(map(self.of, parts))
+                return re.sub(rf"(?<=\w){UNKNOWN}", "", "".join(map(self.of, parts)))
             case ast.FormattedValue(value=ast.Call(func=ast.Name(id="_percent"))):
                 return f"{UNKNOWN} %"
             case ast.FormattedValue(value=inner) | ast.IfExp(body=inner):

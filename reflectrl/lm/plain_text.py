@@ -158,8 +158,8 @@ class SavedReader:
     """Reads prompts as the policy in a folder did, with its tokenizer alone.
 
     Raises:
-        InvalidInput: the folder has no ``tokenizer.json`` that can be loaded, or a file that is not read, see
-            ``check_folder``.
+        InvalidInput: the folder has no ``tokenizer.json`` that can be loaded, a file that is not read (see
+            ``check_folder``), or a chat template: that is a program, which may be another's and need not end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -173,6 +173,8 @@ class SavedReader:
                 f"{folder} has no tokenizer.json that can be loaded ({first_line(error)}); expected the folder of a "
                 "policy that was saved whole."
             ) from error
+        if self._tokenizer.chat_template:
+            raise InvalidInput(f"{folder} has a chat template, which is not run for a report; expected plain prompts.")
         self._plain = PlainText(self._tokenizer)
         self._texts: dict[int, str] = {}
 
@@ -201,7 +203,7 @@ class SavedReader:
     def text(self, number: int) -> str:
         """Return the text of a token in the middle of others; a part of a character is U+FFFD."""
         if number not in self._texts:
-            [before] = self._plain.completion(".")[:1]  # many tokenizers drop a space at the beginning
-            whole, first = (self._tokenizer.decode(ids) for ids in ([before, number], [before]))
+            before = self._plain.completion(".")[:1]  # many tokenizers drop a space at the beginning
+            whole, first = (self._tokenizer.decode(ids) for ids in ([*before, number], before))
             self._texts[number] = whole.removeprefix(first)
         return self._texts[number]

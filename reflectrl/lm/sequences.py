@@ -252,7 +252,7 @@ def _attend(
         if kind == "cpu" and keys.size(2) < _SHORT and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
                 wide = (together.float(), keys.float(), values.float())
-                out = F.scaled_dot_product_attention(*wide, mask, dropout, scale=scale).to(query.dtype)
+                out = F.scaled_dot_product_attention(*wide, mask.float(), dropout, scale=scale).to(query.dtype)
         else:
             out = F.scaled_dot_product_attention(together, keys, values, mask, dropout, scale=scale)
         out = out.unflatten(2, (groups, size)).flatten(1, 2).transpose(1, 2)

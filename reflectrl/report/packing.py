@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import accumulate, chain, groupby, repeat
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from os.path import commonprefix
 from pathlib import Path
@@ -224,7 +224,7 @@ def _episode(
         recorded.iteration,
         [
             [*_step(turn, goal, value, texts), *(_read(prompt, read.get(prompt), texts) if prompt else ([], -1))]
-            for turn, value, prompt in zip(played.turns, advantages, prompts or repeat(None), strict=False)
+            for turn, value, prompt in zip(played.turns, advantages, prompts or [None] * len(played.turns), strict=True)
         ],
     ]
 

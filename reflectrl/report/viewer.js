@@ -399,9 +399,10 @@ function alike() {
 }
 
 // Give each episode how far the runs are apart on its task: the variance of success, and the range of returns.
-async function compareRuns() {
-  const runs = await Promise.all(alike().map(load));
-  for (const episode of mine.episodes) {
+async function compareRuns(shown) {
+  const loaded = await Promise.allSettled(alike().map(load)); // a run that cannot be unpacked is not compared
+  const runs = loaded.filter(({ status }) => status === "fulfilled").map(({ value }) => value);
+  for (const episode of shown.episodes) {
     const { name, repetition } = episode;
     const same = runs.flatMap(({ byTask, episodes }) => episodes[byTask.get(name)?.[repetition]] ?? []);
     const [won, totals] = [same.filter(({ outcome }) => !outcome).length, same.map(({ total }) => total)];
@@ -432,9 +433,9 @@ async function open() {
   at("count").textContent = "Unpacking…";
   try {
     const both = await Promise.all([load(source), load(beside)]);
+    if (state.order === "apart") await compareRuns(both[0]);
     if (source !== state.source || beside !== state.beside) return; // something else was chosen meanwhile
     [mine, theirs] = both;
-    if (state.order === "apart") await compareRuns();
   } catch (error) {
     [mine, found] = [null, []];
     const cure = index.sources[source].version ? "" : "; a newer browser may do it";
@@ -547,7 +548,8 @@ function onChoice(event) {
   state[id] = id === "source" || id === "beside" ? Number(value) : value;
   if (id === "source" || id === "order") Object.assign(state, { episode: -1, step: 0 });
   if (id === "source" || id === "beside" || value === "apart") open();
-  else if (mine) filter();
+  else if (mine && (state.order !== "apart" || mine.episodes.every(({ apart }) => apart))) filter();
+  else open();
 }
 
 function fillChoices() {

@@ -56,16 +56,20 @@ class Column:
         self.embedder = embedder
         """Embeds queries, too."""
         self._by, self._first_word = by, first_word
-        self._numbers: dict[str, int] = {}
-        self._vectors = self._room = np.zeros((0, 0), np.float32)
-        self._holders: dict[str, Indexes] = {}
         self.counts: Indexes = np.zeros(0, np.int64)
         """(N,) number of texts of each episode."""
         self._places, self._texts = self.counts, self.counts
         self.renew(self.counts, rows)
 
     def renew(self, kept: Indexes, rows: Sequence[Sequence[str]]) -> None:
-        """Keep the episodes ``kept`` alone, in this order, and add those with the texts ``rows`` behind them."""
+        """Keep the episodes ``kept`` alone, in this order, and add those with the texts ``rows`` behind them.
+
+        Texts of episodes that are not kept stay, until none is.
+        """
+        if not len(kept):
+            self._numbers: dict[str, int] = {}
+            self._holders: dict[str, Indexes] = {}
+            self._vectors = self._room = np.zeros((0, 0), np.float32)
         new = list(dict.fromkeys(text for row in rows for text in row if text and text not in self._numbers))
         first = len(self._numbers)
         self._numbers.update((text, first + place) for place, text in enumerate(new))
@@ -266,6 +270,7 @@ class Retriever:
         self._key_weight = weights.key
         self._key_match = key_match
         self.experiences: tuple[Experience, ...] = ()
+        self._gone = 0  # episodes whose texts are still held
         self._tasks = {
             name: (weight, Column([], embedder))
             for name in ("task", "task_type", "plan")
@@ -278,6 +283,9 @@ class Retriever:
         """Search in other episodes; of those that come first and are held already, nothing is computed again."""
         places = {id(each): place for place, each in enumerate(self.experiences)}
         held = [places[id(each)] for each in takewhile(lambda each: id(each) in places, experiences)]
+        self._gone += len(self.experiences) - len(held)
+        if self._gone > len(experiences):
+            self._gone, held = 0, []
         kept, new = np.array(held, np.int64), experiences[len(held) :]
         for name, (_, column) in self._tasks.items():
             column.renew(kept, [[getattr(each, name)] for each in new])

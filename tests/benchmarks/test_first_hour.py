@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,20 @@ def test_a_command_that_fails_ends_the_path(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_terminal_has_started_ends_with_it(tmp_path: Path) -> None:
-    waits = f"{sys.executable} -c \"import pathlib, time; pathlib.Path('begun').touch(); time.sleep(600)\""
-    with terminal(tmp_path, waits) as shell:
-        wait_until((tmp_path / "begun").is_file, shell, "the beginning")
-    assert shell.returncode is not None
+    program = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(600)"
+    with terminal(tmp_path, f'{sys.executable} -c "{program}"', "echo done") as shell:
+        wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text(), shell, "the beginning")
+    child = int((tmp_path / "pid").read_text())
+    assert child != shell.pid
+    end = time.monotonic() + 60
+    while working(child):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def working(process: int) -> bool:
+    """Return whether a process is there, and not only waits to be forgotten."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

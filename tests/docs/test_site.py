@@ -159,6 +159,7 @@ def test_every_cause_of_a_low_success_is_found_by_its_sentence(pages):
         assert re.match(r"Why: (\w|…).{25,}\.$", words(why)), "more than what only a run can say"
         assert re.match(r"Try: \w+", words(remedy))
         assert "…" not in remedy
+        assert not re.search(r"\w…", why)
 
 
 def test_every_command_is_there_with_its_options(pages):

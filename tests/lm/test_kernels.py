@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from records import shown
-from tiny import encoder, language_model, policy_prompt, prefix_cache
+from tiny import MAX_LENGTH, encoder, language_model, policy_prompt, prefix_cache
 from transformers import GPT2LMHeadModel
 from transformers.activations import NewGELUActivation
 from transformers.pytorch_utils import Conv1D
@@ -45,6 +45,13 @@ def test_the_fused_activation_of_gpt2_computes_the_same():
         torch.testing.assert_close(dict(fused.named_parameters())[name].grad, weight.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_weights_in_bfloat16_keep_path_attention():
+    model = language_model("llama").to(torch.bfloat16)
+    adopt_kernels(model, ModelSection(dtype="bfloat16", compute="bfloat16"))
+    assert refusal(model, MAX_LENGTH) is None
+    assert "paths" in read_tree([(1, 2, 3), (1, 2, 4)], model).extra
+
+
 @pytest.mark.parametrize("length", [40, 400])  # attention in float32, and in bfloat16
 def test_a_tree_in_bfloat16_has_the_gradients_of_float32_up_to_rounding(length):
     rows = [(*(1 + place % 9 for place in range(length)), 1 + row) for row in range(3)]
@@ -52,6 +59,7 @@ def test_a_tree_in_bfloat16_has_the_gradients_of_float32_up_to_rounding(length):
     for compute in ("float32", "bfloat16"):
         model = language_model("llama", max_position_embeddings=512)
         adopt_kernels(model, ModelSection(compute=compute))
+        assert refusal(model, length + 1) is None
         tree = read_tree(rows, model)
         assert (tree.extra["paths"].keys.size(1) < 256) is (length == 40)
         next_logits(model, tree).log_softmax(-1)[:, 0].sum().backward()

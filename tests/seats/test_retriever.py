@@ -7,12 +7,13 @@ import math
 import random
 import weakref
 
+import numpy as np
 import pytest
 from remembered import OneHot, Rotated, past
 
 from reflectrl.core import InvalidInput
 from reflectrl.seats.embedders import EmbeddingCache, HashingEmbedder
-from reflectrl.seats.retriever import Key, Query, Retriever, Weights, Windows
+from reflectrl.seats.retriever import Column, Key, Query, Retriever, Weights, Windows
 
 MUG = past("put mug", ("look", "mug here"), ("take mug", "got it"), task_type="pick", plan="find mug")
 CUP = past("put cup", ("look", "cup here"), ("take cup", "got it"), task_type="pick", plan="find cup")
@@ -210,10 +211,20 @@ def test_a_renewed_retriever_finds_what_a_new_one_would(match):
         new = Retriever(logs, HashingEmbedder(), key_match=match)
         assert [grown.retrieve(query) for query in queries] == [new.retrieve(query) for query in queries]
         logs = [each for each in logs if rng.random() < 0.8] + some(10)
+    grown = Retriever(logs, embedder, key_match=match)
     before = embedder.asked
-    grown.renew(logs)
-    grown.renew(logs[::2])
-    assert embedder.asked - before < 30  # the texts of the ten new episodes
+    grown.renew([*logs[::2], *some(10)])
+    assert embedder.asked - before < 100  # the texts of the ten new episodes alone
+
+
+def test_texts_of_episodes_that_are_gone_are_dropped_in_time():
+    column = Column([["one"]], HashingEmbedder())
+    retriever = Retriever([], HashingEmbedder())
+    for number in range(30):
+        retriever.renew([past(f"task {number} {place}", ("go", "there")) for place in range(10)])
+    assert len(retriever._tasks["task"][1]._numbers) <= 20
+    column.renew(np.zeros(0, np.int64), [["two"]])
+    assert list(column._numbers) == ["two"]
 
 
 def test_a_retriever_that_is_replaced_frees_its_vectors_at_once():
