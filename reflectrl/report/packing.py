@@ -216,6 +216,7 @@ def _episode(
     played = recorded.trajectory
     goal = played.turns[0].observation.task if played.turns else ""
     advantages = recorded.advantages or [None] * len(played.turns)
+    known: Sequence[Prompt | None] = prompts or [None] * len(played.turns)
     return [
         texts.text(played.task.id, _NAME),
         texts.text(goal) if goal else -1,
@@ -224,7 +225,7 @@ def _episode(
         recorded.iteration,
         [
             [*_step(turn, goal, value, texts), *(_read(prompt, read.get(prompt), texts) if prompt else ([], -1))]
-            for turn, value, prompt in zip(played.turns, advantages, prompts or [None] * len(played.turns), strict=True)
+            for turn, value, prompt in zip(played.turns, advantages, known, strict=True)
         ],
     ]
 
