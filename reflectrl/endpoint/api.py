@@ -7,10 +7,12 @@ repeat calls that cannot succeed (an exhausted quota).
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -139,21 +141,41 @@ class Silence:
         self._wait(waited, 2 * waited)
 
 
+_LEFT: deque[tuple[asyncio.Runner, Callable[[], Coroutine[Any, Any, None]]]] = deque()
+_EXITING = threading.Event()
+os.register_at_fork(after_in_child=_LEFT.clear)
+
+
 def hang_up(runner: asyncio.Runner, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close the connections and the event loop of a client that was deleted."""
+    """Leave the connections and the event loop of a client that was deleted to the next ``close_left``.
 
-    def finish() -> None:
-        with runner:
-            runner.run(close())
+    To close a loop takes a thread. Garbage collection calls this anywhere, even in the middle of starting one, which
+    would then wait for ever.
+    """
+    _LEFT.append((runner, close))
+    if _EXITING.is_set():
+        close_left()
 
+
+def close_left() -> None:
+    """Close what deleted clients have left."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        finish()
-    else:  # garbage collection ran inside another event loop
-        thread = threading.Thread(target=finish)
+        while _LEFT:
+            runner, close = _LEFT.popleft()
+            with runner:
+                runner.run(close())
+    else:  # as in a notebook
+        thread = threading.Thread(target=close_left)
         thread.start()
         thread.join()
+
+
+@atexit.register
+def _at_exit() -> None:
+    _EXITING.set()
+    close_left()
 
 
 _LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

@@ -16,7 +16,7 @@ from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.messages import BadReply, LabelChat, Messages, TokenPrompt, asked_again
 from reflectrl.core.stop import run_async, tell_user
 from reflectrl.endpoint.account import BATCH_DISCOUNT, Account, Tokens, Usage
-from reflectrl.endpoint.api import Api, Dialect, hang_up
+from reflectrl.endpoint.api import Api, Dialect, close_left, hang_up
 from reflectrl.endpoint.endpoint import TIMEOUT_S, Endpoint
 from reflectrl.endpoint.journal import Journal, PaidReply, RejectedReply
 from reflectrl.endpoint.replies import (
@@ -166,6 +166,7 @@ class ChatClient:
 
     def _stay_open(self) -> None:
         if not self._api.is_open:
+            close_left()
             self._open()
             weakref.finalize(self, hang_up, self._runner, self._api.close)
 

@@ -380,6 +380,16 @@ def test_errors_of_replies_whose_callers_were_cancelled_are_not_printed(
     assert caplog.text == ""
 
 
+def test_a_client_may_be_deleted_while_python_starts_a_thread(endpoint: ScriptedEndpoint) -> None:
+    client = ChatClient(endpoint.at())
+    client.ask_many([question("a")], [str])
+    with threading._shutdown_locks_lock:  # type: ignore[attr-defined]  # another thread cannot start meanwhile
+        del client
+        gc.collect()
+    again = ChatClient(endpoint.at())
+    assert again.ask_many([question("b")], [str])[0].value == "fine"
+
+
 def test_a_client_that_is_left_does_not_wait_for_a_repetition(endpoint: ScriptedEndpoint) -> None:
     endpoint.faults.extend(["401", "500"])
     endpoint.latency_s = 0.1
