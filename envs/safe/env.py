@@ -18,8 +18,8 @@ class Safe(NatLangEnv):
     """Turn the wheels of a safe as its note says: +1 shared by the wheels, and a wrong stop ends the episode.
 
     A wheel has the numbers 0 to 7, and after 7 comes 0. The environment shows when reflections pay. To know where a
-    wheel stops, one adds the turns one after the other: policies of one to four layers did not learn to add two in their
-    one token, while a reflector writes each sum down. A note that is shown once must be carried along in words
+    wheel stops, one adds the turns one after the other: policies of one to four layers did not learn to add two in
+    their one token, while a reflector writes each sum down. A note that is shown once must be carried along in words
     (``players.reflector.carry``) or in ``prompt.history``. The notes of 2,000 training, 100 validation and 200 test
     tasks are drawn at random; with few turns and wheels, different tasks may have the same note.
 
