@@ -12,6 +12,7 @@ from records import shown
 from scripted_endpoint import Chat, ScriptedEndpoint
 
 from reflectrl.core import WorkFailed
+from reflectrl.endpoint.api import close_left
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.replies import LabelWays
 from reflectrl.envs.number_line import NumberLine
@@ -81,6 +82,7 @@ def test_a_rollout_fills_its_calls_in_flight(endpoint: ScriptedEndpoint) -> None
     assert endpoint.peak == endpoint.connections == endpoint.open == IN_FLIGHT
     del reflector
     gc.collect()
+    close_left()  # as the next client does
     assert wait_until(lambda: not endpoint.open)
 
 
