@@ -28,6 +28,7 @@ from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds
 from reflectrl.report.compare import Rows
 from reflectrl.report.gain import Interval, change_over_runs
 from reflectrl.report.runs import RunData, read_runs
+from reflectrl.rollout.iteration import best_check
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
 
@@ -122,18 +123,25 @@ def _hits(sides: Mapping[str, tuple[Sequence[RunData], Sequence[RunData]]]) -> s
             [Interval.of(Rows("rlft").of(run)["rlft"].metrics) for run in runs] for runs in (without, having)
         )
         gain = change_over_runs(after, before)
-        words = fmean(max(check.accuracy for check in run.sft["reflector"]) for run in having)
-        actions = fmean(min(run.sft["policy"], key=lambda check: check.held_out_loss).accuracy for run in without)
+        words = fmean(_kept_accuracy("reflector", run) for run in having)
+        actions = fmean(_kept_accuracy("policy", run) for run in without)
         counted += gain.is_clear
         for number, pays in enumerate((PREDICTED[kind], words > actions)):
             hits[number] += gain.is_clear and pays == (gain.mean > 0)
-        told = "pay" if PREDICTED[kind] else "do not"
-        lines.append([kind, told, f"{100 * words:.0f}", f"{100 * actions:.0f}", gain.points])
+        lines.append(
+            [kind, "pay" if PREDICTED[kind] else "do not", f"{100 * words:.0f}", f"{100 * actions:.0f}", gain.points]
+        )
     rows = table(("kind", "by steps, they", "words right", "actions right", "reflections are worth"), lines)
     return (
         f"{rows}\n\nOf the {counted} whose interval excludes 0, the number of dependent steps tells {hits[0]} signs; "
         f"whether in held-out rows of SFT more words are right than actions without words tells {hits[1]}."
     )
+
+
+def _kept_accuracy(player: str, run: RunData) -> float:
+    """Return the held-out accuracy of the weights that SFT kept, as it prints it."""
+    checks = run.sft[player]
+    return checks[best_check({player: checks})].accuracy
 
 
 def _cell(dial: str, runs: Sequence[RunData]) -> str:

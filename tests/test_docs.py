@@ -105,7 +105,7 @@ def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
 
 
 def test_every_python_block_is_run_by_a_test_of_its_page() -> None:
-    """That of the tutorial is in test_tutorial.py; the others follow."""
+    """The tutorial's test is in test_tutorial.py; those of the other pages follow."""
     pages = {page.stem for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))}
     assert pages == {"environments", "memory", "python", "raters", "seats", "tools", "tutorial"}
 

@@ -1,4 +1,4 @@
-"""Code that others wrote: what its errors say and which of them end the program, and what its programs are told.
+"""Code that others wrote: messages of its errors, errors that end the program, and the environment of its processes.
 
 Nothing is certain about the errors: their class may be any subclass of ``BaseException``, and ``str`` may raise.
 """

@@ -171,7 +171,7 @@ def columns(
         episodes: the episodes of one source.
         album: new pictures are added to it.
         reader: the policy that played them; ``None`` for prompts without tokens.
-        room: characters of prompts whose tokens are told.
+        room: maximum number of characters of the prompts whose tokens are shown.
     """
     seen = _Texts(album)
     prompts = [_prompts(recorded) for recorded in episodes]

@@ -35,7 +35,7 @@ class PageLimits:
     prompts: int = 5_000
     """Episodes with the prompts that the policy read, divided equally among the policies; they take time to make."""
     tokens: int = 4 * 2**20
-    """Characters of the prompts whose tokens are told, divided like the prompts; a page of several runs has none."""
+    """Characters of the prompts whose tokens a page shows, at most; shared like the prompts, and 0 for several runs."""
 
 
 LIMITS = PageLimits()

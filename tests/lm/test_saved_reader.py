@@ -1,4 +1,4 @@
-"""What a saved policy read of its prompts, told from its tokenizer alone, as a report tells it."""
+"""What a saved policy read of its prompts, found with its tokenizer alone, as a report shows it."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_metrics_show_the_falling_learning_rate_and_each_gradient(straight):
 
 
 def test_the_learning_rate_may_fall_along_half_a_cosine(tmp_path):
-    """As in RL4VLM."""
+    """The schedule of RL4VLM."""
     options = {"learning_rate": 1e-2, "learning_rate_end": 0.2, "learning_rate_schedule": "cosine"}
     done = run(tmp_path, stages=[stage(4)], **options).train()
     expected = [1e-2 * (0.6 + 0.4 * math.cos(math.pi * update / 4)) for update in range(4)]
