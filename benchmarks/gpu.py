@@ -91,7 +91,7 @@ LEARNED: Mapping[str, tuple[str, ...]] = {
 """Studies of ``siblings.py`` whose runs are trained on the GPU, the longest first, with the changes to their recipes:
 the same training, with more rows in a pass, and more episodes of the explorer's test."""
 SHORT = (
-    *("sft.reflector.steps=2", "sft.policy.steps=2", "rlft.stages=[{name: a, iterations: 1}]", "rlft.episodes=2"),
+    *("sft.reflector.steps=2", "sft.policy.steps=2", "rlft.lessons=[{name: a, iterations: 1}]", "rlft.episodes=2"),
     *("rlft.validation.episodes=2", "eval.episodes=2", "env.options.horizon=2"),
     *("players.reflector.max_new_tokens=2", "data.samples=40"),
 )

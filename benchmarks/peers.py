@@ -134,7 +134,7 @@ class Trial:
         start = time.process_time()
         Run(path, RECIPES[self.env], changes).sft()
         sft_seconds = time.process_time() - start
-        key, spent = "rlft.stages.0.iterations", []
+        key, spent = "rlft.lessons.0.iterations", []
         for tried in PROBED:  # the difference is without what starting takes
             shutil.rmtree(probe, ignore_errors=True)
             shutil.copytree(path, probe)

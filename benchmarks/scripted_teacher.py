@@ -29,7 +29,7 @@ sft:
   reflector: {{steps: 130, batch_size: 4, micro_batch_size: 4}}
   policy: {{steps: 130, batch_size: 4, micro_batch_size: 4}}
 rlft:
-  stages: [{{name: main, iterations: 16}}]
+  lessons: [{{name: main, iterations: 16}}]
   episodes: 6
   update: {{num_iterations: 2}}
   save_every: 2

@@ -182,8 +182,8 @@ class _Told(Reporter):
 
 def taxi(folder: Path, out: Path, iterations: int, seed: int, overrides: Sequence[str] = ()) -> Watch:
     """Run the data, SFT and RLFT stages of the recipe as ``reflectrl run`` does, with checkpoints and records."""
-    stages = f"rlft.stages=[{{name: pickup, iterations: {iterations}}}]"
-    recipe = load_recipe("dangerous_taxi/nano", [f"seed={seed}", *TAXI, stages, *overrides])
+    lessons = f"rlft.lessons=[{{name: pickup, iterations: {iterations}}}]"
+    recipe = load_recipe("dangerous_taxi/nano", [f"seed={seed}", *TAXI, lessons, *overrides])
     watch = Watch(folder, out, iterations)
 
     def steps() -> int:

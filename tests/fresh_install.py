@@ -16,7 +16,7 @@ from built_wheel import ROOT, build_wheel, run
 
 BRIEF = (
     *("data.samples=200", "sft.reflector.steps=20", "sft.policy.steps=10"),
-    *("rlft.stages.0.iterations=2", "rlft.episodes=4", "eval.episodes=4"),
+    *("rlft.lessons.0.iterations=2", "rlft.episodes=4", "eval.episodes=4"),
 )
 
 

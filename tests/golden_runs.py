@@ -52,7 +52,7 @@ _SHORT = (
     "sft.policy.steps=3",
     "sft.policy.batch_size=4",
     "sft.policy.micro_batch_size=4",
-    "rlft.stages.0.iterations=2",
+    "rlft.lessons.0.iterations=2",
     "rlft.episodes=4",
     "rlft.record_episodes=0",
     "rlft.save_every=2",
@@ -63,8 +63,8 @@ _UNVALIDATED = ("rlft.validation=null", "rlft.keep=last")
 _TAXI = ("env.options.horizon=6", "eval.split=test")
 _EXPLORE = (
     "env.options.horizon=6",
-    "rlft.stages.0.iterations=1",
-    "rlft.stages.1.iterations=1",
+    "rlft.lessons.0.iterations=1",
+    "rlft.lessons.1.iterations=1",
     "eval.greedy=false",
     "eval.controls=[blank]",
 )

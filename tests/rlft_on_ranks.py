@@ -18,7 +18,7 @@ from tiny import LAYOUT, gpt2, language_model, tokenizer
 from tiny_rlft import Run, run, value_head
 from torch.distributed.tensor import DTensor
 
-from reflectrl.config.training import Replay, Stage, Term, Terms, ThoughtTerm, Validation
+from reflectrl.config.training import Lesson, Replay, Term, Terms, ThoughtTerm, Validation
 from reflectrl.core import Task
 from reflectrl.core.jsonl import encode
 from reflectrl.core.stop import gentle_stops
@@ -39,7 +39,7 @@ from reflectrl.training.learner import episodes_of_ranks
 from reflectrl.training.sharding import whole
 
 OPTIONS = {
-    "stages": [Stage("main", 4, env={"size": 6}, replay_threshold=-100.0)],
+    "lessons": [Lesson("main", 4, env={"size": 6}, replay_threshold=-100.0)],
     "replay": Replay(size=1000, episodes=1),
     "micro_batch_tokens": 100,
     "learning_rate": 0.1,
@@ -52,7 +52,7 @@ OPTIONS = {
 }
 
 
-REMEMBERING = {"stages": [Stage("main", 4, env={"size": 6})], "episodes": 8, "max_length": 128, "save_every": 2}
+REMEMBERING = {"lessons": [Lesson("main", 4, env={"size": 6})], "episodes": 8, "max_length": 128, "save_every": 2}
 
 
 class Interrupted(NumberLine):
@@ -90,7 +90,7 @@ def train(folder: Path) -> None:
 def validate(folder: Path) -> None:
     """Train with validations, whose episodes the processes share; each tells what it has found."""
     rank = PartialState(cpu=True).process_index
-    options = {"stages": [Stage("main", 9, env={"size": 6})], "learning_rate": 0.03}
+    options = {"lessons": [Lesson("main", 9, env={"size": 6})], "learning_rate": 0.03}
     validation = Validation(every=1, episodes=9, patience=2)
     trained = run(folder / "run", gpt2(spread=0.1), env=Both, **options, validation=validation).train()
     save_file(trained.weights, folder / f"validated_{rank}.safetensors")
@@ -135,7 +135,7 @@ def correct(folder: Path) -> None:
         reflector=None,
         seats=[Seat("corrector", ScriptedReflector(lambda _: "" if rank else "Up."))],
         layout=PromptFormat(history=1, labels="letters", action_mode="thought_choice"),
-        stages=[Stage("main", 2, env={"size": 6})],
+        lessons=[Lesson("main", 2, env={"size": 6})],
         terms=Terms(entropy=None, sft_thought=ThoughtTerm(1.0)),
         max_completion_length=8,
         micro_batch_tokens=400,
@@ -147,7 +147,7 @@ def correct(folder: Path) -> None:
 
 
 SHARDED = {
-    "stages": [Stage("main", 6, env={"size": 6})],
+    "lessons": [Lesson("main", 6, env={"size": 6})],
     "learning_rate": 1e-3,
     "micro_batch_tokens": 100,
     "advantage": value_head(),

@@ -34,7 +34,7 @@ def episode(task="t-0", *, success=True, text="Room 1.", reflection="Good.", men
 def iteration(number, **changed):
     """Return the values of a line of metrics.jsonl; a metric that not every run has is ``None``."""
     line = {each.name: None for each in fields(Iteration)}
-    line |= {"iteration": number, "stage": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
+    line |= {"iteration": number, "lesson": "main", "success": 0.5, "episode_return": 0.1 * number, "length": 2.0}
     line |= {"illegal": 0.0, "entropy": 0.6, "loss": 0.1, "kl": 0.0, "clipped": 0.0, "replayed": 0}
     line |= {"grad_norm": 0.2, "learning_rate": 1e-3, "logprob_gap": 0.0}
     line |= {"success_by_group": {}, "validation_by_group": {}}

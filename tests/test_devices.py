@@ -13,7 +13,7 @@ from records import shown
 from tiny import LAYOUT, MAX_LENGTH, draws, encoder, gpt2, language_model, policy_prompt, reflector_prompt, tokenizer
 from tiny_rlft import Killed, ppo, run, value_head
 
-from reflectrl.config.training import EntropyBonus, Replay, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Lesson, Replay, Terms
 from reflectrl.lm.adapters import add_lora
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.policy import LMPolicy
@@ -109,7 +109,7 @@ def test_the_policy_learns_to_walk_to_the_target(tmp_path, bf16, device):
     done = run(
         tmp_path,
         gpt2(spread=0.1),
-        stages=[Stage("main", 8, env={"size": 8})],
+        lessons=[Lesson("main", 8, env={"size": 8})],
         advantage=value_head(),
         update=ppo(num_iterations=3, num_minibatches=2),
         episodes=48,
@@ -135,7 +135,7 @@ def test_killed_and_resumed_ends_in_the_bytes_of_never_killed(tmp_path, device):
         return run(
             tmp_path / name,
             model,
-            stages=[Stage("main", 4, env={"size": 6})],
+            lessons=[Lesson("main", 4, env={"size": 6})],
             layout=replace(LAYOUT, shuffle=True),
             episodes=8,
             advantage=value_head(),

@@ -105,13 +105,13 @@ def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None
     values = {"extends": "number_line/nano", "name": "mine", "rlft": {"gamma": 0.5}}
     by_file = rl.Run(tmp_path, tmp_path / "mine.yaml").recipe
     assert by_file == rl.Run(tmp_path, values).recipe == rl.Run(tmp_path, by_file).recipe
-    changed = rl.Run(tmp_path, by_file, {"rlft.gamma": 0.25, "rlft.stages.0.name": "one", "reflector_model": None})
+    changed = rl.Run(tmp_path, by_file, {"rlft.gamma": 0.25, "rlft.lessons.0.name": "one", "reflector_model": None})
     assert changed.recipe.rlft is not None
-    assert (changed.recipe.rlft.gamma, changed.recipe.rlft.stages[0].name) == (0.25, "one")
+    assert (changed.recipe.rlft.gamma, changed.recipe.rlft.lessons[0].name) == (0.25, "one")
     assert by_file == rl.load_recipe(values)
-    shorter = rl.Run(tmp_path, by_file, {"description": "A 🚕.", "rlft.stages": [rl.Stage("main", 2)]}).recipe
+    shorter = rl.Run(tmp_path, by_file, {"description": "A 🚕.", "rlft.lessons": [rl.Lesson("main", 2)]}).recipe
     assert shorter.rlft is not None
-    assert (shorter.description, shorter.rlft.stages) == ("A 🚕.", [rl.Stage("main", 2)])
+    assert (shorter.description, shorter.rlft.lessons) == ("A 🚕.", [rl.Lesson("main", 2)])
 
 
 def test_a_run_may_be_an_arm_of_a_recipe_file(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_the_trainers_arguments_check_themselves_and_keep_the_recipes_defaults(tmp_path: Path) -> None:
-    args = rl.ReflectRLConfig(output_dir=str(tmp_path), stages=[rl.Stage("main", 3)], gamma=0.5, use_cpu=True)
+    args = rl.ReflectRLConfig(output_dir=str(tmp_path), lessons=[rl.Lesson("main", 3)], gamma=0.5, use_cpu=True)
     assert (args.gamma, args.episodes, args.total_updates) == (0.5, 64, 3 * 2 * 4)
     with pytest.raises(InvalidInput) as caught:
         rl.ReflectRLConfig(output_dir=str(tmp_path), gamma=2.0, episodes=0, use_cpu=True)

@@ -260,7 +260,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Guarded:
     environment = {name: value for name, value in os.environ.items() if name not in SWITCHES}
     environment |= {"PYTHONPATH": str(folder / "guard"), "HF_HOME": str(folder / "hub"), "OMP_NUM_THREADS": "1"}
     seats = [f"players.{role}={{player: local, model: {MODEL}}}" for role in ("planner", "corrector", "rater")]
-    few = (*SMALL, "data.samples=40", "rlft.stages.0.iterations=1", "rlft.episodes=2", "eval.episodes=2")
+    few = (*SMALL, "data.samples=40", "rlft.lessons.0.iterations=1", "rlft.episodes=2", "eval.episodes=2")
     few += ("eval.greedy=false", "eval.policies=[rlft]", "eval.controls=[]")
     work = {"runs": {"plain": [*few, "env.workers=1"], "seated": [*few, *seats, *ALL_ON]}, "reaching": REACHING}
     done = subprocess.run(

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from reflectrl.config.advantage import GAE, BatchMean, ValueHead
-from reflectrl.config.training import PPO, Reinforce, Stage, Terms
+from reflectrl.config.training import PPO, Lesson, Reinforce, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
@@ -64,7 +64,7 @@ class Run:
 
 def config(folder: Path, **options: Any) -> ReflectRLConfig:
     defaults: dict[str, Any] = {
-        "stages": [Stage("main", 2, env={"size": 6})],
+        "lessons": [Lesson("main", 2, env={"size": 6})],
         "episodes": 4,
         "learning_rate": 3e-3,
         "max_grad_norm": 1.0,

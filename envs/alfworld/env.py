@@ -46,7 +46,7 @@ class EngineSnapshot(Snapshot):
 class AlfWorld(NatLangEnv):
     """Fulfil a household task with the commands of the real ALFWorld engine.
 
-    Completing the task ends the episode. Ids of tasks begin with the task's family, so a curriculum stage selects
+    Completing the task ends the episode. Ids of tasks begin with the task's family, so a lesson selects
     families by ``tasks: [pick_heat]``. Games are made by seed from ALFWorld's own rules, goals and floor plans, or are
     the published ones. Texts and commands equal those of the stock stack byte for byte. Needs the extra ``alfworld``,
     which installs jericho (GPL-2) and fast-downward-textworld (GPL-3), with g++ and make.

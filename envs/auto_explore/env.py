@@ -40,7 +40,7 @@ class AutoExplore(NatLangEnv):
 
     The commands are ``cd``, ``cat``, ``ls`` and ``id FILE``, which answers. Rewards, each divided by ``horizon``: -1
     per step, +15 for the right file, -15 for another one or when the horizon is reached. Ids of tasks begin with the
-    depth of the file (``d0/``, ``d1/``, ...), so a curriculum stage selects depths by ``tasks: [d0/, d1/]``.
+    depth of the file (``d0/``, ``d1/``, ...), so a lesson selects depths by ``tasks: [d0/, d1/]``.
 
     **Questions** are made by gen-data from the section ``dataset`` of a recipe: a writer, a chat model or an offline
     program, reads a file and asks what it answers. Questions that another file answers too are dropped. No file is

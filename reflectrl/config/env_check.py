@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 
 from reflectrl.config.schema import Recipe
-from reflectrl.config.training import Stage
+from reflectrl.config.training import Lesson
 from reflectrl.core import InvalidInput, NatLangEnv, make_env, nearest
 from reflectrl.core.registry import env_class
 from reflectrl.core.run_files import DATASET
@@ -25,13 +25,15 @@ def check_recipe(recipe: Recipe) -> None:
     """
     name, base = recipe.env.name, recipe.env.options
     known = inspect.signature(env_class(name)).parameters
-    stages = recipe.rlft.stages if recipe.rlft else []
+    lessons = recipe.rlft.lessons if recipe.rlft else []
     settings = {"env.options": base, "eval.env": recipe.eval.env}
-    settings |= {f"rlft.stages.{number}.env": stage.env for number, stage in enumerate(stages)}
+    settings |= {f"rlft.lessons.{number}.env": lesson.env for number, lesson in enumerate(lessons)}
     # the tasks of a dataset section are made later, in gen-data
-    chosen = {f"rlft.stages.{n}.env": stage for n, stage in enumerate(stages) if stage.tasks and not recipe.dataset}
+    chosen = {
+        f"rlft.lessons.{n}.env": lesson for n, lesson in enumerate(lessons) if lesson.tasks and not recipe.dataset
+    }
     longest = None  # menu of env.options, for which the labels are made
-    problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every stage
+    problems: dict[str, str] = {}  # by key or text: a mistake in env.options would be reported for every lesson
     for role, own in recipe.players.own.items():
         try:
             own_seat(role, own)
@@ -87,14 +89,14 @@ def _need_menus(recipe: Recipe) -> Iterator[str]:
         yield f"rlft.fallback_credit: mask is about texts that are not on the menu, {why}; remove it"
 
 
-def _without_tasks(stage: Stage, env: NatLangEnv) -> str | None:
-    """Return why a curriculum stage has no tasks; ``None`` if it has, or if the environment's data is not here."""
+def _without_tasks(lesson: Lesson, env: NatLangEnv) -> str | None:
+    """Return why a lesson has no tasks; ``None`` if it has, or if the environment's data is not here."""
     try:
         env.split_tasks("train")
     except InvalidInput:
         return None
     try:
-        stage.choose(env)
+        lesson.choose(env)
     except InvalidInput as error:
         return str(error)
     return None
@@ -169,20 +171,21 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
                 f"sft.{role}.{given[0]}: it is about checks on held-out rows, but sft.{role}.held_out is 0; raise it, "
                 "or remove this."
             )
-    for number, stage in enumerate(rlft.stages if rlft is not None else ()):
-        if stage.success_threshold is not None and stage.iterations < stage.window:
+    for number, lesson in enumerate(rlft.lessons if rlft is not None else ()):
+        if lesson.success_threshold is not None and lesson.iterations < lesson.window:
             yield (
-                f"rlft.stages.{number}.success_threshold: it is compared with the mean of rlft.stages.{number}.window="
-                f"{stage.window} iterations, but the stage has {stage.iterations}; lower the window, or remove it."
+                f"rlft.lessons.{number}.success_threshold: it is compared with the mean of "
+                f"rlft.lessons.{number}.window={lesson.window} iterations, but the lesson has {lesson.iterations}; "
+                "lower the window, or remove it."
             )
-        if stage.success_threshold is None and stage.window != type(stage).window:
+        if lesson.success_threshold is None and lesson.window != type(lesson).window:
             yield (
-                f"rlft.stages.{number}.window: it is that of success_threshold, which the stage lacks; set it, or "
+                f"rlft.lessons.{number}.window: it is that of success_threshold, which the lesson lacks; set it, or "
                 "remove it."
             )
-        if stage.replay_threshold is not None and rlft is not None and rlft.replay is None:
+        if lesson.replay_threshold is not None and rlft is not None and rlft.replay is None:
             yield (
-                f"rlft.stages.{number}.replay_threshold: no episodes are replayed; set rlft.replay, e.g. "
+                f"rlft.lessons.{number}.replay_threshold: no episodes are replayed; set rlft.replay, e.g. "
                 "{size: 256, episodes: 16}, or remove it."
             )
     if rlft is not None and rlft.value is not None and rlft.value.clip and rlft.updates_per_iteration == 1:

@@ -319,10 +319,10 @@ def _leave_environment(base: dict[str, Any], change: Mapping[str, Any]) -> None:
     for section, key in ((section_at(base, "env"), "options"), (section_at(base, "eval"), "env")):
         if isinstance(section, dict):
             section.pop(key, None)
-    stages = section_at(base, "rlft").get("stages")
-    for stage in stages if isinstance(stages, list) else ():
-        if isinstance(stage, dict):
-            stage.pop("env", None)
+    lessons = section_at(base, "rlft").get("lessons")
+    for lesson in lessons if isinstance(lessons, list) else ():
+        if isinstance(lesson, dict):
+            lesson.pop("env", None)
 
 
 def _missing_file(given: str, path: Path) -> str | None:
@@ -378,8 +378,9 @@ def _override(source: _Source, override: str) -> None:
     source.problems += [f"{said}: {problem}" for problem in problems]
     if path == "env.name":
         _leave_environment(source.values, {"env": {"name": value}})
-    if path.startswith("rlft.stages.") and isinstance(section := source.values.setdefault("rlft", {}), dict):
-        section.setdefault("stages", [asdict(stage) for stage in RLFTSettings().stages])  # else there is none to change
+    if path.startswith("rlft.lessons.") and isinstance(section := source.values.setdefault("rlft", {}), dict):
+        # else there is no lesson to change
+        section.setdefault("lessons", [asdict(lesson) for lesson in RLFTSettings().lessons])
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")

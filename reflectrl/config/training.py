@@ -29,27 +29,27 @@ NOVELTY = "novelty"
 
 
 @settings()
-class Stage:
-    """One curriculum stage (section 4.4)."""
+class Lesson:
+    """A lesson of the curriculum (section 4.4)."""
 
     name: str
-    """Name of the stage in logs and metrics."""
+    """Name of the lesson in logs and metrics."""
     iterations: Count
     """Maximum number of iterations."""
     env: dict[str, Any] = field(default_factory=dict)
-    """Environment options that differ from ``env.options`` in this stage."""
+    """Environment options that differ from ``env.options`` in this lesson."""
     success_threshold: Fraction | None = None
-    """Mean success rate on the stage's tasks in the last ``window`` iterations at which the stage ends early, whatever
-    ``task_priority`` draws; absent: it never does."""
+    """Mean success rate on the lesson's tasks in the last ``window`` iterations at which the lesson ends early,
+    whatever ``task_priority`` draws; absent: it never does."""
     window: Count = 5
     """Number of iterations over which ``success_threshold`` averages."""
     replay_threshold: float | None = None
     """Minimum return of episodes that enter the replay buffer; absent: every successful episode enters."""
     tasks: list[str] = field(default_factory=list)
-    """Prefixes of task ids; the stage uses the training tasks that have one of them (task order), all if empty."""
+    """Prefixes of task ids; the lesson uses the training tasks that have one of them (task order), all if empty."""
 
     def choose(self, env: NatLangEnv) -> list[Task]:
-        """Return the stage's training tasks.
+        """Return the lesson's training tasks.
 
         Raises:
             InvalidInput: no training task has one of the prefixes.
@@ -58,7 +58,7 @@ class Stage:
         chosen = [task for task in tasks if not self.tasks or task.id.startswith(tuple(self.tasks))]
         if not chosen:
             raise InvalidInput(
-                f"stage {self.name!r} asks for tasks that start with {list(self.tasks)}, but environment "
+                f"lesson {self.name!r} asks for tasks that start with {list(self.tasks)}, but environment "
                 f"{env.name!r} has none; {nearest(self.tasks[0], [task.id for task in tasks[:20]])}"
             )
         return chosen
@@ -77,8 +77,8 @@ class Term:
     coef: NonNegative = 1.0
     """Coefficient at the first update."""
     coef_end: Fraction = 1.0
-    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all stages,
-    and does not reach this fraction if a stage ends early."""
+    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all lessons,
+    and does not reach this fraction if a lesson ends early."""
 
     def at(self, progress: float) -> float:
         """Return the coefficient after the fraction ``progress`` of the updates."""
@@ -126,8 +126,8 @@ class EntropyBonus(Term):
     coef: NonNegative = 0.02
     """Coefficient at the first update."""
     coef_end: Fraction = 0.1
-    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all stages,
-    and does not reach this fraction if a stage ends early."""
+    """Coefficient after the last update as a fraction of ``coef``; it changes linearly with the updates of all lessons,
+    and does not reach this fraction if a lesson ends early."""
     floor: Positive | None = None
     """Entropy of a step, in nats, above which the bonus does not grow and so has no effect; absent: no limit."""
 
@@ -230,7 +230,7 @@ class Replay:
     """
 
     size: Count
-    """Maximum number of episodes of the current stage that are kept."""
+    """Maximum number of episodes of the current lesson that are kept."""
     episodes: Count
     """Number of replayed episodes per iteration."""
 
@@ -239,21 +239,21 @@ class Replay:
 class Validation:
     """Validation during training, always on the same tasks of split ``validation`` with the same seeds.
 
-    The weights that training begins with are validated first in each stage, and the environment's expert, if it has
-    one, plays the same episodes. A stage ends early if sampled success is at least the expert's in two validations
+    The weights that training begins with are validated first in each lesson, and the environment's expert, if it has
+    one, plays the same episodes. A lesson ends early if sampled success is at least the expert's in two validations
     running, and the return has made 95 % of the way to the expert's.
     """
 
     every: Count | None = None
     """Number of iterations between validations; absent: so many that validations play about a fifth as many episodes as
-    training. The last iteration of a stage is validated as well."""
+    training. The last iteration of a lesson is validated as well."""
     episodes: Count = 64
-    """Number of episodes, which take the tasks in turn, in the environment of the stage."""
+    """Number of episodes, which take the tasks in turn, in the environment of the lesson."""
     greedy: bool = True
     """Also play the same episodes with the most probable action. It decides how the trained policy is played later:
     with sampled actions if their success is more than 5 points higher, and else with the most probable ones."""
     patience: Count | None = 8
-    """Number of consecutive validations without a new best after which the stage ends; null: never. It is not counted
+    """Number of consecutive validations without a new best after which the lesson ends; null: never. It is not counted
     while no validation episode has succeeded, and is 4 at most where all of them do and there is no expert."""
 
 
@@ -261,8 +261,8 @@ class Validation:
 class RLFTSettings:
     """Settings of ``ReflectRLTrainer``, inherited by ``ReflectRLConfig``; names follow TRL where possible."""
 
-    stages: Annotated[list[Stage], Field(min_length=1)] = field(default_factory=lambda: [Stage("main", 100)])
-    """Stages of the curriculum, at least one."""
+    lessons: Annotated[list[Lesson], Field(min_length=1)] = field(default_factory=lambda: [Lesson("main", 100)])
+    """Lessons of the curriculum, at least one."""
     episodes: Count = 64
     """Number of fresh episodes per iteration (B)."""
     episodes_per_task: Count = 1
@@ -301,7 +301,7 @@ class RLFTSettings:
     1 for each step whose text names none, so its weight should be negative; and ``novelty``, a bonus for exploration
     where rewards are rare, ``(1 - success) / sqrt(N)`` for each state that an episode reaches first (Strehl & Littman,
     2008; Tang et al., 2017). ``N`` is the number of episodes of the training that have visited a state which shows the
-    same, whatever the task; ``success`` is the mean success rate of the stage's last ``window`` iterations, so the
+    same, whatever the task; ``success`` is the mean success rate of the lesson's last ``window`` iterations, so the
     bonus ends when the task is learned. It is not part of an episode's return."""
     normalize_rewards: bool = False
     """Divide the weighted rewards by the running standard deviation of the discounted return (as gymnasium's
@@ -323,7 +323,7 @@ class RLFTSettings:
     tasks is trained without it."""
     keep: Literal["last", "best"] = "best"
     """Weights at the end of training: the last ones, as always without a validation, or those with the highest success
-    rate of sampled validation episodes in the last stage, the weights that training began with among them; if several
+    rate of sampled validation episodes in the last lesson, the weights that training began with among them; if several
     are equal, those with the highest mean return, and then the latest."""
     ema: Fraction = 0.0
     """Decay per update of an exponential average of the weights, which is validated and is the result of training; 0
@@ -377,8 +377,8 @@ class RLFTSettings:
 
     @property
     def total_updates(self) -> int:
-        """Number of optimizer steps, if no stage ends early."""
-        return sum(stage.iterations for stage in self.stages) * self.updates_per_iteration
+        """Number of optimizer steps, if no lesson ends early."""
+        return sum(lesson.iterations for lesson in self.lessons) * self.updates_per_iteration
 
     def learning_rate_at(self, progress: float) -> float:
         """Return the learning rate as a fraction of the initial one, after a fraction of the updates."""

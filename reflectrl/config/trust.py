@@ -50,7 +50,7 @@ _PLAIN = {
     "DataSection": "teacher trajectory",
     "SFTPlayerSection": "lr_scheduler_type",
     "SFTSection": "enabled drop_long_rows",
-    "Stage": "name tasks",
+    "Lesson": "name tasks",
     "ThoughtTerm": "aggregate sample",
     "Estimator": "kind normalize center",
     "GAE": "bootstrap_truncated",
@@ -75,7 +75,7 @@ FIELDS: Mapping[str, Kind] = {
     "ReflectorSection.run": "file",
     "EnvSection.name": "env",
     "EnvSection.options": "options",
-    "Stage.env": "options",
+    "Lesson.env": "options",
     "EvalSection.env": "options",
     **{
         f"Endpoint.{name}": "endpoint"

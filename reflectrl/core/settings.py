@@ -123,7 +123,7 @@ def default_kinds(section: type, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def sections_of(annotation: Any) -> Iterator[type]:
-    """Yield the recipe sections inside a field's type: ``Stage`` for ``list[Stage] | None``."""
+    """Yield the recipe sections inside a field's type: ``Lesson`` for ``list[Lesson] | None``."""
     if inspect.isclass(annotation) and hasattr(annotation, "__pydantic_fields__"):
         yield annotation
     for part in get_args(annotation):

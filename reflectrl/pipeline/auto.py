@@ -407,12 +407,12 @@ def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
 
 
 def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
-    """Choose the bound of RLFT, each stage of a curriculum with the same number of iterations."""
+    """Choose the bound of RLFT, each lesson of a curriculum with the same number of iterations."""
     if recipe.rlft is None:
         return
-    seconds, _ = seconds_per_iteration(recipe, run, recipe.rlft.stages[0])
-    fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.stages)
+    seconds, _ = seconds_per_iteration(recipe, run, recipe.rlft.lessons[0])
+    fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.lessons)
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
-    for number in range(len(recipe.rlft.stages)):
+    for number in range(len(recipe.rlft.lessons)):
         reason = f"at most: an iteration takes {seconds:.1f} s"
-        yield Chosen(f"rlft.stages.{number}.iterations", count, reason)
+        yield Chosen(f"rlft.lessons.{number}.iterations", count, reason)

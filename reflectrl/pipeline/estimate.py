@@ -12,7 +12,7 @@ from typing import Any
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.training import RLFTSection, Stage
+from reflectrl.config.training import Lesson, RLFTSection
 from reflectrl.config.trust import asked_endpoints
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.run_files import STAGES
@@ -77,14 +77,14 @@ def memory_of(model: Any, tokens: int, processes: int = 1) -> Memory:
     )
 
 
-def seconds_per_iteration(recipe: Recipe, run: RunFolder, stage: Stage) -> tuple[float, Memory]:
-    """Return the seconds of the second iteration of a stage of RLFT, and the policy's memory.
+def seconds_per_iteration(recipe: Recipe, run: RunFolder, lesson: Lesson) -> tuple[float, Memory]:
+    """Return the seconds of the second iteration of a lesson of RLFT, and the policy's memory.
 
     In the first iteration, memory is set up.
     """
     section = recipe.rlft or RLFTSection()
-    stages = [replace(stage, iterations=2, success_threshold=None)]
-    short = replace(section, stages=stages, validation=None, keep="last")
+    lessons = [replace(lesson, iterations=2, success_threshold=None)]
+    short = replace(section, lessons=lessons, validation=None, keep="last")
     side_by_side = min(section.batch_size or section.episodes, section.episodes)
     clock: list[float] = []
 
@@ -115,7 +115,7 @@ SAMPLES, EPISODES = 200, 8
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """Time of a stage, of a player's training in it, or of a part of the curriculum."""
+    """Time of a stage, of a player's training in it, or of a lesson of the curriculum."""
 
     stage: str
     unit: str
@@ -154,7 +154,7 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
-    """Time ``SAMPLES`` samples, steps of SFT, an iteration of each curriculum stage, and evaluations of few episodes.
+    """Time ``SAMPLES`` samples, steps of SFT, an iteration of each lesson of RLFT, and evaluations of few episodes.
 
     The policy that plays is nearly untrained, so episodes may be longer or shorter than later ones.
 
@@ -184,7 +184,7 @@ def estimate(recipe: Recipe, reporter: Reporter | None = None) -> Estimate:
             each = seconds_per_step(short, run, player)
             found.append(StageEstimate(f"sft {player}", "step", trained.steps, each))
         timed("sft")
-        for part in [] if recipe.rlft is None else recipe.rlft.stages:
+        for part in [] if recipe.rlft is None else recipe.rlft.lessons:
             each, memory = seconds_per_iteration(recipe, run, part)
             found.append(StageEstimate(f"rlft {part.name}", "iteration", part.iterations, each))
         timed("rlft")
@@ -197,8 +197,8 @@ def _short(recipe: Recipe) -> Recipe:
     sections = {name: getattr(recipe.sft, name).model_copy(update={"steps": 1}) for name in ("reflector", "policy")}
     rlft = recipe.rlft
     if rlft is not None:
-        stages = [replace(stage, iterations=1, success_threshold=None) for stage in rlft.stages]
-        rlft = replace(rlft, stages=stages, validation=None, keep="last")
+        lessons = [replace(lesson, iterations=1, success_threshold=None) for lesson in rlft.lessons]
+        rlft = replace(rlft, lessons=lessons, validation=None, keep="last")
     return recipe.model_copy(
         update={
             "budget": None,

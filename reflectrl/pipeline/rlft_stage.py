@@ -15,7 +15,7 @@ import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
-from reflectrl.config.training import RLFTSection, RLFTSettings, Stage
+from reflectrl.config.training import Lesson, RLFTSection, RLFTSettings
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import read_bytes, write_bytes
 from reflectrl.core.jsonl import append_jsonl, read_jsonl, write_jsonl
@@ -122,7 +122,7 @@ def trainer_class(name: str | None) -> type[ReflectRLTrainer]:
 
 
 WINDOW_ITERATIONS = 10
-"""Number of a stage's last iterations whose mean the console shows; a single iteration is noisy."""
+"""Number of a lesson's last iterations whose mean the console shows; a single iteration is noisy."""
 
 _ENDED: Mapping[Ends | None, str] = {
     None: "",
@@ -148,7 +148,7 @@ class _Records:
         env = run_players.recipe.env
         self._header = Header(env.name, dict(env.options), run_players.layout)
         self._keep, self._save_every = section.record_episodes, section.save_every
-        self._total = sum(stage.iterations for stage in section.stages)
+        self._total = sum(lesson.iterations for lesson in section.lessons)
         self._rater = run_players.recipe.players.rater
         self._run = run_players.run
         self._reflector = reflector
@@ -156,7 +156,7 @@ class _Records:
         self._failures = self._recycled = 0
         self._advance = advance
         self._tracking = tracking
-        self._stage = self._validated = self._goal = ""
+        self._lesson = self._validated = self._goal = ""
         self._recent: deque[Iteration] = deque(maxlen=WINDOW_ITERATIONS)
         self._clock = time.monotonic()
 
@@ -195,13 +195,13 @@ class _Records:
         measured = {**tracked(done), **tracked(throughput)}
         self._tracking.log(done.iteration, measured | {f"rollout/{name}": won for name, won in done.by_group.items()})
         if done.iteration % self._save_every == 0:
-            self._tracking.show(done.iteration, done.stage, episodes[: self._keep])
+            self._tracking.show(done.iteration, done.lesson, episodes[: self._keep])
         self._advance(done.iteration + 1, self._total, self._note(done, throughput.steps_per_second))
 
     def _note(self, done: Iteration, pace: float) -> str:
-        """Return the console's note; its means cover the iterations of this stage in this process."""
-        if done.stage != self._stage:
-            self._stage = done.stage
+        """Return the console's note; its means cover the iterations of this lesson in this process."""
+        if done.lesson != self._lesson:
+            self._lesson = done.lesson
             self._recent.clear()
             self._validated = self._goal = ""
         self._recent.append(done)
@@ -215,7 +215,7 @@ class _Records:
             fmean(getattr(each, name) for each in self._recent) for name in ("success", "episode_return", "entropy")
         )
         return (
-            f"{done.stage}  mean of {len(self._recent)}: success {success:.0%}  return {episode_return:+.2f}  "
+            f"{done.lesson}  mean of {len(self._recent)}: success {success:.0%}  return {episode_return:+.2f}  "
             f"entropy {entropy:.2f}{self._validated}  {pace:.0f} steps/s{_ENDED[done.ended]}"
         )
 
@@ -230,8 +230,8 @@ def starting_players(run_players: Team) -> tuple[LanguageModel, Player | None]:
     return lm, None
 
 
-def _has_tasks(run_players: Team, stage: Stage, split: str) -> bool:
-    env = run_players.new_env(stage.env)
+def _has_tasks(run_players: Team, lesson: Lesson, split: str) -> bool:
+    env = run_players.new_env(lesson.env)
     try:
         return bool(env.any_tasks(split))
     except InvalidInput:  # its data is not here, which the trainer reports
@@ -258,7 +258,7 @@ def train_policy(
     trained = recipe.players.reflector.trained
     if is_main_process():
         for split in ("train", *(["validation"] if section.validation else [])):
-            played = [stage.env for stage in section.stages if _has_tasks(run_players, stage, split)]
+            played = [lesson.env for lesson in section.lessons if _has_tasks(run_players, lesson, split)]
             check_prompt_lengths(run_players, run_players.readers(lm), split, played)
     tell = tell_user if is_main_process() else lambda _: None
     checkpoint = last_checkpoint(run / checkpoints_folder("rlft"))

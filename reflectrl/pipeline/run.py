@@ -139,8 +139,8 @@ class Run:
 
         from reflectrl.core.metric import tracked
 
-        rows = [{"iteration": each.iteration, "stage": each.stage, **tracked(each)} for each in self._iterations()]
-        return DataFrame(rows, columns=None if rows else ["iteration", "stage"]).set_index("iteration")
+        rows = [{"iteration": each.iteration, "lesson": each.lesson, **tracked(each)} for each in self._iterations()]
+        return DataFrame(rows, columns=None if rows else ["iteration", "lesson"]).set_index("iteration")
 
     def evaluate(self, *, max_cost: float | None = None) -> Results:
         """Play the evaluation's tasks with every policy of the recipe; return the rows of the results table."""

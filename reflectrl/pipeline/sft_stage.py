@@ -172,7 +172,7 @@ def fine_tune(
     lm = new_model(base, labels=run_players.labels, seed=derive_seed(recipe.seed, "new", player))
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     roles = ("reflector", "policy") if player == "both" else (player,)
-    played = [stage.env for stage in recipe.rlft.stages] if recipe.rlft is not None else [{}]
+    played = [lesson.env for lesson in recipe.rlft.lessons] if recipe.rlft is not None else [{}]
     if check_lengths and is_main_process():
         check_prompt_lengths(run_players, dict.fromkeys(roles, lm), "train", played)
     limits = {role: getattr(recipe.players, role).max_new_tokens for role in roles}

@@ -153,8 +153,8 @@ class Team:
 
     def env(self, *, training: bool = False) -> list[NatLangEnv]:
         """Return new environments, see ``Bench``."""
-        stages = [stage.env for stage in self.recipe.rlft.stages] if training and self.recipe.rlft else [{}]
-        return [self.new_env(options) for number, options in enumerate(stages) if options not in stages[:number]]
+        lessons = [lesson.env for lesson in self.recipe.rlft.lessons] if training and self.recipe.rlft else [{}]
+        return [self.new_env(options) for number, options in enumerate(lessons) if options not in lessons[:number]]
 
     def teacher_episodes(self) -> Sequence[Trajectory]:
         """Return the teacher's episodes, see ``Bench``."""

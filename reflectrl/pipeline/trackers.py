@@ -34,7 +34,7 @@ MAX_EPISODES = 3
 """Maximum number of episodes of an iteration that are sent."""
 _MAX_CHARACTERS = 20_000
 """Maximum number of characters of an episode that are sent."""
-_COLUMNS = ("step", "stage", "task", "outcome", "episode_return", "text")
+_COLUMNS = ("step", "lesson", "task", "outcome", "episode_return", "text")
 
 
 class Tracking:
@@ -51,24 +51,24 @@ class Tracking:
             if tracker.name == "tensorboard":
                 tracker.tracker.flush()
 
-    def show(self, step: int, stage: str, episodes: Sequence[Trajectory]) -> None:
+    def show(self, step: int, lesson: str, episodes: Sequence[Trajectory]) -> None:
         """Send episodes to the trackers that can show texts: tensorboard, trackio, wandb or clearml."""
         rows: list[list[Any]] = [
-            [step, stage, each.task.id, each.outcome, each.episode_return, transcript(each)]
+            [step, lesson, each.task.id, each.outcome, each.episode_return, transcript(each)]
             for each in episodes[:MAX_EPISODES]
         ]
         for tracker in self._receiving(step) if rows else ():
-            _show(tracker, step, stage, rows)
+            _show(tracker, step, lesson, rows)
 
     def _receiving(self, step: int) -> Iterator[Any]:
         """Yield the trackers, but not wandb, which changes no step, if it was sent a later one before a kill."""
         yield from (each for each in self._trackers if each.name != "wandb" or step >= each.tracker.step)
 
 
-def _show(tracker: Any, step: int, stage: str, rows: Sequence[Sequence[Any]]) -> None:
+def _show(tracker: Any, step: int, lesson: str, rows: Sequence[Sequence[Any]]) -> None:
     if tracker.name == "tensorboard":
         for number, (_, _, task, outcome, episode_return, text) in enumerate(rows):
-            head = f"{stage}, task {task}: {outcome}, return {episode_return:+.2f}"
+            head = f"{lesson}, task {task}: {outcome}, return {episode_return:+.2f}"
             tracker.tracker.add_text(f"episodes/{number}", _as_code(f"{head}\n\n{text}"), step)
         tracker.tracker.flush()
     elif tracker.name == "trackio":

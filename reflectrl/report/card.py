@@ -335,13 +335,13 @@ def _settings(recipe: Recipe) -> Iterator[str]:
 def _curriculum(recipe: Recipe, run: RunData) -> Iterator[str]:
     if recipe.rlft is None:
         return
-    done = Counter(point.stage for point in run.points)
+    done = Counter(point.lesson for point in run.points)
     rows = []
-    for stage in recipe.rlft.stages:
-        options = ", ".join(f"{key}={value}" for key, value in stage.env.items())
-        rows.append((stage.name, options or "unchanged", str(stage.iterations), str(done[stage.name])))
+    for lesson in recipe.rlft.lessons:
+        options = ", ".join(f"{key}={value}" for key, value in lesson.env.items())
+        rows.append((lesson.name, options or "unchanged", str(lesson.iterations), str(done[lesson.name])))
     yield "\n## Curriculum\n"
-    yield from _table(("stage", "environment", "updates at most", "updates done"), rows, words=2)
+    yield from _table(("lesson", "environment", "updates at most", "updates done"), rows, words=2)
     yield ""
 
 

@@ -24,7 +24,7 @@ from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import State
 from reflectrl.report.gain import Interval
 from reflectrl.report.runs import RunData
-from reflectrl.report.series import stages, steady_success
+from reflectrl.report.series import lessons, steady_success
 from reflectrl.rollout.iteration import wilson_interval
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.results import EvalRow, episodes_file
@@ -61,7 +61,7 @@ COVERED = 0.5
 MEMORISED = 0.15
 """Minimum distance of success in the last quarter of training from that in the tasks of the evaluation."""
 RISE = 0.03
-"""Minimum rise of success from the third to the last quarter of the last stage."""
+"""Minimum rise of success from the third to the last quarter of the last lesson."""
 EXPLAINED = 0.1
 """Maximum share of the variance of returns that the value head explains in a group of tasks."""
 OUT_OF_TIME = 0.5
@@ -99,7 +99,7 @@ def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
     if "expert" in rows:
         gap = Interval.of(rows["expert"].metrics).minus(after)
         return gap.low > 0 and gap.mean > FAR
-    curriculum = run.settings.get("rlft.stages")
+    curriculum = run.settings.get("rlft.lessons")
     last = curriculum[-1] if isinstance(curriculum, list) and curriculum else None
     threshold = last.get("success_threshold") if isinstance(last, dict) else None
     if isinstance(threshold, int | float):
@@ -320,7 +320,7 @@ def _unrewarded(of: _Evidence) -> Cause | None:
     return Cause(
         "reward",
         f"{which} {episodes:,} training episodes succeeded or had a return above 0, so there was nothing to reinforce",
-        "`novelty` in `rlft.rewards`, `data.demonstrations`, or a curriculum of easier tasks (`rlft.stages`)",
+        "`novelty` in `rlft.rewards`, `data.demonstrations`, or a curriculum of easier tasks (`rlft.lessons`)",
     )
 
 
@@ -376,10 +376,10 @@ def _coverage(known: set[Hashable], layout: PromptFormat | None, played: Sequenc
 
 
 def _last_quarters(of: _Evidence) -> tuple[int, Interval, Interval] | None:
-    """Return the iterations of a quarter of the last stage, and success in its last but one and in its last."""
+    """Return the iterations of a quarter of the last lesson, and success in its last but one and in its last."""
     if not of.run.points:
         return None
-    _, places = stages(of.run.points)[-1]
+    _, places = lessons(of.run.points)[-1]
     quarter = len(places) // 4
     if not quarter or quarter * of.run.episodes < LEAST:
         return None
@@ -419,7 +419,7 @@ def _rising(of: _Evidence) -> Cause | None:
         "rising",
         f"training success was still rising when training ended, from {_percent(before.mean)} to "
         f"{_percent(after.mean)} over the last {2 * quarter} iterations",
-        "more `rlft.stages[].iterations`, or a larger budget",
+        "more `rlft.lessons[].iterations`, or a larger budget",
     )
 
 

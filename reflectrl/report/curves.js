@@ -141,7 +141,7 @@ function drawOver(page) {
     const iteration = (x) => first + ((x - left) / (right - left)) * (last - first);
     const groups = [...svg.querySelectorAll("g")];
     for (const path of svg.querySelectorAll("g path")) path.dataset.d ??= path.getAttribute("d");
-    for (const mark of svg.querySelectorAll(".stage, .stage + text")) mark.toggleAttribute("hidden", unit > 0);
+    for (const mark of svg.querySelectorAll(".lesson, .lesson + text")) mark.toggleAttribute("hidden", unit > 0);
     const written = [...svg.querySelectorAll(".tick")].map((each) => [each.getAttribute("x"), each.textContent]);
     svg.dataset.ticks ??= JSON.stringify(written);
     const known = groups.filter((group) => clocks[group.dataset.run]?.length);

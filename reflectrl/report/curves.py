@@ -20,10 +20,10 @@ from reflectrl.report.markup import escaped
 from reflectrl.report.runs import RunData
 from reflectrl.report.series import (
     EXACT,
+    lessons,
     mean_interval,
     measured_from_start,
     running_mean,
-    stages,
     success_band,
     window,
 )
@@ -120,13 +120,13 @@ class Axes:
             f"{inside}</svg></figure>"
         )
 
-    def stage(self, iteration: int, name: str, following: int | None) -> str:
-        """Return the mark of the beginning of a stage, as SVG, with as much of its name as there is room for.
+    def lesson(self, iteration: int, name: str, following: int | None) -> str:
+        """Return the mark of the beginning of a lesson, as SVG, with as much of its name as there is room for.
 
         Args:
-            iteration: the first iteration of the stage.
+            iteration: the first iteration of the lesson.
             name: its name.
-            following: the first iteration of the next stage; ``None`` for the last, whose name may be on the left.
+            following: the first iteration of the next lesson; ``None`` for the last, whose name may be on the left.
 
         """
         x = self.x(iteration)
@@ -134,7 +134,7 @@ class Axes:
         before = following is None and room < min(90, text_width(visible_line(name)) + 5)
         place = f'x="{x - 3:.1f}" text-anchor="end"' if before else f'x="{x + 3:.1f}"'
         text = escaped(fitted(name, (x if before else room) - 5))
-        return f'<path class="stage" d="M{x:.1f} 6V{BOTTOM}"/><text {place} y="{TOP - 5}">{text}</text>'
+        return f'<path class="lesson" d="M{x:.1f} 6V{BOTTOM}"/><text {place} y="{TOP - 5}">{text}</text>'
 
 
 def _labelled(low: float, high: float, fraction: bool = False) -> list[tuple[float, str]]:
@@ -307,13 +307,13 @@ def _panel(field: str, metric: Metric, lines: Sequence[_Line], seeds: Sequence[_
     """Return one figure: a bold line with its band for each run, or for the mean of runs that differ in the seed."""
     iterations = [point.iteration for line in lines for point in line.points]
     axes = Axes.around(iterations, [value for line in lines for value in line.values], metric)
-    starts: dict[tuple[int, str], None] = {}  # of each stage, in runs of several
+    starts: dict[tuple[int, str], None] = {}  # of each lesson, in runs of several
     for line in lines:
-        begun = [(line.points[places.start].iteration, name) for name, places in stages(line.points)]
+        begun = [(line.points[places.start].iteration, name) for name, places in lessons(line.points)]
         starts |= dict.fromkeys(begun if len(begun) > 1 else [])
     ordered = sorted(starts)
     following = [*(iteration for iteration, _ in ordered[1:]), None]
-    marks = (axes.stage(*start, after) for start, after in zip(ordered, following, strict=False))
+    marks = (axes.lesson(*start, after) for start, after in zip(ordered, following, strict=False))
     by_number, drawn = {line.number: line for line in lines}, list[str]()
     for each in seeds:
         own = [by_number[number] for number in each.numbers if number in by_number]

@@ -21,7 +21,7 @@ from reflectrl.report.markup import asset, escaped, excerpt, prose, table
 from reflectrl.report.progress import HEADS as PROGRESS
 from reflectrl.report.progress import progress, progress_rows
 from reflectrl.report.runs import RunData, total_dollars
-from reflectrl.report.series import measurements, running_mean, stages, success_band
+from reflectrl.report.series import lessons, measurements, running_mean, success_band
 from reflectrl.report.sources import Source, Sources, find_sources, read_sources
 from reflectrl.report.tables import (
     FIRST_NUMBER,
@@ -362,19 +362,19 @@ def _fine_tuning(run: RunData) -> str:
 
 
 def _curriculum(run: RunData) -> str:
-    """Return a table of the stages of training; empty where there was none."""
+    """Return a table of the lessons of training; empty where there was none."""
     if not run.points:
         return ""
     means = running_mean(run.points, [point.success for point in run.points])
     band = success_band(run) if run.episodes > 0 else None
     rows = []
-    for name, places in stages(run.points):
+    for name, places in lessons(run.points):
         first, last = run.points[places.start].iteration, run.points[places.stop - 1].iteration
         mean = means[places.stop - 1]
         success = with_interval(mean, *band[places.stop - 1]) if band else f"{mean:.0%}"
         rows.append((escaped(name, 200), success, f"{len(places):,}", f"{first:,} to {last:,}"))
-    columns = ("stage", "success [95 %]" if band else "success", "iterations", "from, to")
-    return f"<h4>Curriculum</h4>{table('Curriculum stages', columns, rows, words=1)}{_training(run)}"
+    columns = ("lesson", "success [95 %]" if band else "success", "iterations", "from, to")
+    return f"<h4>Curriculum</h4>{table('Curriculum lessons', columns, rows, words=1)}{_training(run)}"
 
 
 def _training(run: RunData) -> str:
@@ -389,7 +389,7 @@ def _training(run: RunData) -> str:
     if run.paces:
         hits = run.paces[-1].reflection_hit_rate  # over all iterations since the start
         summary += f", {sum(pace.seconds for pace in run.paces):,.0f} s, reflection cache hit rate {hits:.0%}"
-    return f'<p class="note">Success: running mean at the end of the stage. Training: {summary}.</p>'
+    return f'<p class="note">Success: running mean at the end of the lesson. Training: {summary}.</p>'
 
 
 def _ratings(run: RunData) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from reflectrl.core.run_files import unfinished_files
 from reflectrl.report.runs import RunData, total_dollars
-from reflectrl.report.series import stages, steady_success
+from reflectrl.report.series import lessons, steady_success
 from reflectrl.report.verdict import judged_row
 
 HEADS = ("run", "stage", "progress", "minutes left", "success now", "best", "evaluated success", "minutes", "dollars")
@@ -39,8 +39,8 @@ def progress(run: RunData) -> Progress:
     if last.done:
         return Progress(f"{last.name} done", finished=True)
     if last.name == "rlft":
-        planned = [*map(_iterations, _list(run.settings.get("rlft.stages")))]
-        ended = [len(places) for _, places in stages(run.points)][:-1]  # some of them early, at their threshold
+        planned = [*map(_iterations, _list(run.settings.get("rlft.lessons")))]
+        ended = [len(places) for _, places in lessons(run.points)][:-1]  # some of them early, at their threshold
         total = sum(ended) + sum(planned[len(ended) :])
         made, paces = len(run.points), run.paces[-RECENT:]
         left = fmean(pace.seconds for pace in paces) * max(0, total - made) if total and paces else None
@@ -63,8 +63,8 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _iterations(stage: object) -> int:
-    found = stage.get("iterations") if isinstance(stage, dict) else None
+def _iterations(lesson: object) -> int:
+    found = lesson.get("iterations") if isinstance(lesson, dict) else None
     return found if isinstance(found, int) else 0
 
 

@@ -30,10 +30,10 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
     return float(np.mean(values)), half
 
 
-def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
-    """Return the name of each stage of the curriculum and its indices in ``points``, in order."""
+def lessons(points: Sequence[Iteration]) -> list[tuple[str, range]]:
+    """Return the name of each lesson of the curriculum and its indices in ``points``, in order."""
     found, begin = [], 0
-    for name, group in groupby(points, key=lambda point: point.stage):
+    for name, group in groupby(points, key=lambda point: point.lesson):
         end = begin + sum(1 for _ in group)
         found.append((name, range(begin, end)))
         begin = end
@@ -41,7 +41,7 @@ def stages(points: Sequence[Iteration]) -> list[tuple[str, range]]:
 
 
 _STARTS = {"validation_success": "validation_start", "validation_greedy": "validation_start_greedy"}
-"""By field of a validation, the field with its value before the first iteration of a stage."""
+"""By field of a validation, the field with its value before the first iteration of a lesson."""
 
 
 def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
@@ -57,7 +57,7 @@ def measurements(points: Sequence[Iteration], field: str) -> list[tuple[Iteratio
 
 
 def measured_from_start(points: Sequence[Iteration], field: str) -> list[tuple[Iteration, float]]:
-    """Return ``measurements``, of a validation with those before the first iteration of a stage, which comes twice."""
+    """Return ``measurements``, of a validation with those before the first iteration of a lesson, which comes twice."""
     starts = measurements(points, _STARTS[field]) if field in _STARTS else []
     return sorted([*starts, *measurements(points, field)], key=lambda pair: pair[0].iteration)
 
@@ -68,7 +68,7 @@ def window(iterations: int) -> int:
 
 
 def running_mean(points: Sequence[Iteration], values: Sequence[float], width: int | None = None) -> list[float]:
-    """Return the mean over the last ``width`` iterations at each point, restarted with each stage.
+    """Return the mean over the last ``width`` iterations at each point, restarted with each lesson.
 
     Args:
         points: iterations, among which some may be missing.
@@ -79,32 +79,32 @@ def running_mean(points: Sequence[Iteration], values: Sequence[float], width: in
     width, numbers = width or window(len(points)), [point.iteration for point in points]
     return [
         sum(seen) / len(seen)
-        for _, stage in stages(points)
-        for place in stage
-        for seen in [values[bisect_right(numbers, numbers[place] - width, stage.start, place) : place + 1]]
+        for _, lesson in lessons(points)
+        for place in lesson
+        for seen in [values[bisect_right(numbers, numbers[place] - width, lesson.start, place) : place + 1]]
     ]
 
 
 def success_band(run: RunData) -> list[tuple[float, float]]:
     """Return the 95 % Wilson interval of the success rate's running mean, with episodes as independent trials."""
     means, width = running_mean(run.points, [point.success for point in run.points]), window(len(run.points))
-    seen = [min(width, place + 1) for _, stage in stages(run.points) for place in range(len(stage))]
+    seen = [min(width, place + 1) for _, lesson in lessons(run.points) for place in range(len(lesson))]
     return [
         wilson_interval(min(1.0, max(0.0, mean)), count * run.episodes) for mean, count in zip(means, seen, strict=True)
     ]
 
 
 def steady_success(run: RunData) -> list[tuple[Iteration, float]]:
-    """Return the success rate's running mean in the last stage, where enough iterations are behind it."""
+    """Return the success rate's running mean in the last lesson, where enough iterations are behind it."""
     means = running_mean(run.points, [point.success for point in run.points])
-    _, places = stages(run.points)[-1]
+    _, places = lessons(run.points)[-1]
     full = min(window(len(run.points)) - 1, len(places) - 1)  # means of fewer iterations are noise
     return [(run.points[place], means[place]) for place in places][full:]
 
 
 @dataclass(frozen=True)
 class Fall:
-    """Best success rate in the last stage of a training, and the one at its end."""
+    """Best success rate in the last lesson of a training, and the one at its end."""
 
     measured: str
     """Name of the success rate."""
@@ -128,7 +128,7 @@ def largest_fall(run: RunData) -> Fall | None:
     """
     if not run.points:
         return None
-    _, places = stages(run.points)[-1]
+    _, places = lessons(run.points)[-1]
     measured, pairs = "validation success", measured_from_start(run.points[places.start :], "validation_success")
     kept_best = bool(pairs) and run.settings.get("rlft.keep") == "best"
     if not pairs:

@@ -112,7 +112,7 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
 
 
 Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
-"""What ends a stage of the curriculum."""
+"""What ends a lesson of the curriculum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +121,8 @@ class IterationPlace:
 
     iteration: int
     """Number of the iteration, from 0."""
-    stage: str
-    """Name of the stage of the curriculum."""
+    lesson: str
+    """Name of the lesson of the curriculum."""
 
 
 if TYPE_CHECKING:
@@ -213,19 +213,19 @@ class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     validation_return: float | None = metric("rollout/validation_return", "Validation return", default=None)
     """Mean undiscounted return of the sampled validation episodes; ``None`` without a validation."""
     validation_start: float | None = metric("rollout/validation_start", fraction=True, default=None)
-    """In the first iteration of a stage: ``validation_success`` of the weights that training began with."""
+    """In the first iteration of a lesson: ``validation_success`` of the weights that training began with."""
     validation_start_greedy: float | None = metric(
         "rollout/validation_start_greedy",
         fraction=True,
         default=None,
     )
-    """In the first iteration of a stage: ``validation_greedy`` of the weights that training began with."""
+    """In the first iteration of a lesson: ``validation_greedy`` of the weights that training began with."""
     validation_expert: float | None = metric("rollout/validation_expert", fraction=True, default=None)
-    """In the first iteration of a stage: success rate of the expert on these episodes; ``None`` without an expert."""
+    """In the first iteration of a lesson: success rate of the expert on these episodes; ``None`` without an expert."""
     validation_by_group: Mapping[str, float]
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
     ended: Ends | None = None
-    """In the last iteration of a stage: what ended it. expert: sampled validation reached the expert's level."""
+    """In the last iteration of a lesson: what ended it. expert: sampled validation reached the expert's level."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""
 

@@ -154,7 +154,7 @@ class Bench(Protocol):
         ...
 
     def env(self, *, training: bool = False) -> Sequence[NatLangEnv]:
-        """Return new environments: one with the recipe's options, or one for each different stage of RLFT."""
+        """Return new environments: one with the recipe's options, or one for each different lesson of RLFT."""
         ...
 
     def teacher_episodes(self) -> Sequence[Trajectory]:

@@ -132,7 +132,7 @@ class RaterPlayerSection(SeatSection):
             "validation": rlft.validation is not None,
             "replay": rlft.replay is not None,
             "task_priority": rlft.task_priority > 0,
-            "stages.success_threshold": any(stage.success_threshold is not None for stage in rlft.stages),
+            "lessons.success_threshold": any(lesson.success_threshold is not None for lesson in rlft.lessons),
         }
         if names := [name for name, given in reads_success.items() if given]:
             raise ValueError(

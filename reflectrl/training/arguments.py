@@ -14,7 +14,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.training import NOVELTY, SURVEYED, TEXT_REWARDS, Stage, check_action_mode, suited
+from reflectrl.config.training import NOVELTY, SURVEYED, TEXT_REWARDS, Lesson, check_action_mode, suited
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
@@ -128,12 +128,12 @@ def language_model(
 
 
 def layout_and_labels(
-    env: Env, stages: Sequence[Stage], layout: PromptFormat | None, labels: Sequence[str] | None
+    env: Env, lessons: Sequence[Lesson], layout: PromptFormat | None, labels: Sequence[str] | None
 ) -> tuple[PromptFormat, Sequence[str]]:
-    """Return what is given, or else a default layout and the labels of the longest menu of all stages."""
+    """Return what is given, or else a default layout and the labels of the longest menu of all lessons."""
     if layout is not None and labels is not None:
         return layout, labels
-    probes = [probe for stage in stages for probe in make_envs(env, stage.env, 1)]
+    probes = [probe for lesson in lessons for probe in make_envs(env, lesson.env, 1)]
     longest = max(probe.max_actions for probe in probes)
     mode: ActionMode = "enumerated" if longest else "text"
     layout = layout or PromptFormat(instructions=probes[0].instructions, action_mode=mode)

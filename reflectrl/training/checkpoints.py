@@ -348,7 +348,7 @@ def write_state(trainer: ReflectRLTrainer, folder: Path) -> None:
         "iteration": trainer.iteration,
         "env_steps": trainer.env_steps,
         "entropy_coef": trainer.entropy_coef,
-        "stage": curriculum.index,
+        "lesson": curriculum.index,
         "ended": curriculum.ended,
         "successes": curriculum.successes,
         "failures": curriculum.failures,
@@ -366,7 +366,7 @@ def read_state(trainer: ReflectRLTrainer, folder: Path) -> None:
     """Restore what ``write_state`` saved; of another number of processes, what all of them share.
 
     Raises:
-        InvalidInput: a stage that has ended has another name or length now.
+        InvalidInput: a lesson that has ended has another name or length now.
     """
     if trainer.value_head is not None:
         with taking_whole_weights(trainer.value_head):
@@ -385,7 +385,7 @@ def read_state(trainer: ReflectRLTrainer, folder: Path) -> None:
     trainer.iteration, trainer.env_steps = state["iteration"], state["env_steps"]
     trainer.entropy_coef = state["entropy_coef"]
     curriculum = trainer.curriculum
-    curriculum.index, curriculum.successes = state["stage"], state["successes"]
+    curriculum.index, curriculum.successes = state["lesson"], state["successes"]
     curriculum.failures = {
         task: fmean(known[task] for known in failures if task in known) for task in dict.fromkeys(chain(*failures))
     }

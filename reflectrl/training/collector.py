@@ -1,4 +1,4 @@
-"""``Collector``: plays episodes in the environments of a stage with the current policy and the frozen players.
+"""``Collector``: plays episodes in the environments of a lesson with the current policy and the frozen players.
 
 Their rewards may depend on the training so far: ``Novelty``, a bonus for rare states; ``RewardScale``, the unit of all.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reflectrl.config.training import Stage
+from reflectrl.config.training import Lesson
 from reflectrl.core import Decision, InvalidInput, NatLangEnv, Observation, Trajectory
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
@@ -49,7 +49,7 @@ class _Expert(ExpertPolicy):
 
 
 class Collector:
-    """The environments of a stage, with the policy and the players that play in them.
+    """The environments of a lesson, with the policy and the players that play in them.
 
     Args:
         env: registered name of an environment, or its class, or a function that takes its options.
@@ -80,14 +80,14 @@ class Collector:
         self._publish = publish
         self._begun: list[Pending | Local] = []  # pending resets of the next episodes
         self.envs: Sequence[NatLangEnv] = ()
-        """Environments of the stage; empty between stages."""
+        """Environments of the lesson; empty between lessons."""
 
     def open(self, options: Mapping[str, Any]) -> None:
-        """Make the environments of a stage."""
+        """Make the environments of a lesson."""
         self.envs = make_envs(self._env, options, self._side_by_side)
 
     def close(self) -> None:
-        """Close the environments of a stage, and discard pending resets."""
+        """Close the environments of a lesson, and discard pending resets."""
         for env in self.envs:
             env.close()
         self.envs, self._begun = (), []
@@ -132,7 +132,7 @@ class Collector:
 
     def success_by_group(
         self,
-        stage: Stage,
+        lesson: Lesson,
         played: Sequence[Trajectory],
         weights: Sequence[float] | None,
         gather: Callable[..., list[list[float]]],
@@ -140,12 +140,12 @@ class Collector:
         """Return the success rate of each group of tasks that was played, over all processes.
 
         Args:
-            stage: the stage that was played.
+            lesson: the lesson that was played.
             played: the fresh episodes of this process.
             weights: weights of these episodes; equal if absent.
             gather: exchanges numbers between processes; returns one list per process.
         """
-        groups = sorted({task.group for task in stage.choose(self.envs[0]) if task.group})
+        groups = sorted({task.group for task in lesson.choose(self.envs[0]) if task.group})
         counts = [number for group in groups for number in wins_and_episodes(played, group, weights)]
         totals = [sum(column) for column in zip(*gather(*counts), strict=True)]
         counted = zip(groups, totals[::2], totals[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""The curriculum (section 4.4): a sequence of stages, each with its own environment options and threshold."""
+"""The curriculum (section 4.4): a sequence of lessons, each with its own environment options and threshold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
-from reflectrl.config.training import Stage
+from reflectrl.config.training import Lesson
 from reflectrl.core import InvalidInput, NatLangEnv, Task, Trajectory
 from reflectrl.core.seeds import derive_seed
 from reflectrl.rollout import Episode
@@ -16,42 +16,42 @@ from reflectrl.training.config import ReflectRLConfig
 
 
 class Curriculum:
-    """Position of training in the sequence of stages, which checkpoints save."""
+    """Position of training in the sequence of lessons, which checkpoints save."""
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        self.stages = tuple(stages)
+    def __init__(self, lessons: Sequence[Lesson]) -> None:
+        self.lessons = tuple(lessons)
         self.index = 0
-        """Position in ``stages`` of the current stage."""
+        """Position in ``lessons`` of the current lesson."""
         self.successes: list[float] = []
-        """Success rate of each iteration of the current stage so far."""
+        """Success rate of each iteration of the current lesson so far."""
         self.failures: dict[str, float] = {}
-        """Recent failure rate of each task of the stage by id, an average in which each new episode has weight 1/2."""
+        """Recent failure rate of each task of the lesson by id, an average in which each new episode has weight 1/2."""
         self.weights: list[float] | None = None
         """Weights of the last episodes by which their means are those of uniformly drawn tasks; absent if equal."""
 
     @property
     def finished(self) -> bool:
-        """True after the last stage."""
-        return self.index >= len(self.stages)
+        """True after the last lesson."""
+        return self.index >= len(self.lessons)
 
     @property
-    def stage(self) -> Stage:
-        """Current stage."""
-        return self.stages[self.index]
+    def lesson(self) -> Lesson:
+        """Current lesson."""
+        return self.lessons[self.index]
 
     @property
     def recent_success(self) -> float:
-        """Mean success rate of the stage's last ``window`` iterations; 0 before the first."""
-        recent = self.successes[-self.stage.window :]
+        """Mean success rate of the lesson's last ``window`` iterations; 0 before the first."""
+        recent = self.successes[-self.lesson.window :]
         return sum(recent) / len(recent) if recent else 0.0
 
     def add(self, success: float) -> Literal["success_threshold", "iterations"] | None:
-        """Add an iteration's success rate; return what ends the stage, its threshold or its length, if it ends."""
+        """Add an iteration's success rate; return what ends the lesson, its threshold or its length, if it ends."""
         self.successes.append(success)
-        threshold, played = self.stage.success_threshold, len(self.successes)
-        if threshold is not None and played >= self.stage.window and self.recent_success >= threshold:
+        threshold, played = self.lesson.success_threshold, len(self.successes)
+        if threshold is not None and played >= self.lesson.window and self.recent_success >= threshold:
             return "success_threshold"
-        return "iterations" if played >= self.stage.iterations else None
+        return "iterations" if played >= self.lesson.iterations else None
 
     def weigh(self, played: Sequence[Trajectory], env: NatLangEnv, priority: float) -> None:
         """Weigh episodes that ``fresh_episodes`` drew, before ``note`` changes the failure rates.
@@ -64,7 +64,7 @@ class Curriculum:
         """
         self.weights = None
         if priority:
-            tasks = self.stage.choose(env)
+            tasks = self.lesson.choose(env)
             chances = zip(tasks, _chances(tasks, self.failures, priority), strict=True)
             drawn = {task.id: chance for task, chance in chances}
             self.weights = [1 / (len(tasks) * drawn[each.task.id]) for each in played]
@@ -77,11 +77,11 @@ class Curriculum:
 
     @property
     def ended(self) -> list[list[str | int]]:
-        """Names and lengths of the stages that have ended."""
-        return [[stage.name, stage.iterations] for stage in self.stages[: self.index]]
+        """Names and lengths of the lessons that have ended."""
+        return [[lesson.name, lesson.iterations] for lesson in self.lessons[: self.index]]
 
     def check_ended(self, then: Sequence[Sequence[str | int]], checkpoint: Path) -> None:
-        """Check that the stages which had ended in a checkpoint are the same now.
+        """Check that the lessons which had ended in a checkpoint are the same now.
 
         Raises:
             InvalidInput: one of them has another name or length.
@@ -89,12 +89,12 @@ class Curriculum:
         for before, now in zip(then, self.ended, strict=False):
             if list(before) != now:
                 raise InvalidInput(
-                    f"in checkpoint {checkpoint}, stage {before[0]!r} has ended after at most {before[1]} iterations; "
-                    f"now it is {now[0]!r} with {now[1]}: give the stages that have ended as they were, and add one."
+                    f"in checkpoint {checkpoint}, lesson {before[0]!r} has ended after at most {before[1]} iterations; "
+                    f"now it is {now[0]!r} with {now[1]}: give the lessons that have ended as they were, and add one."
                 )
 
-    def end_stage(self) -> None:
-        """Continue with the next stage."""
+    def end_lesson(self) -> None:
+        """Continue with the next lesson."""
         self.index += 1
         self.successes = []
         self.failures = {}
@@ -105,7 +105,7 @@ def fresh_episodes(
 ) -> list[Episode]:
     """Return the episodes to play in an iteration; they depend on seed, iteration, process and failure rates."""
     rng = random.Random(derive_seed(args.seed, "tasks", iteration, rank))
-    choices = curriculum.stage.choose(env)
+    choices = curriculum.lesson.choose(env)
     sums = _summed(choices, curriculum.failures)
     groups = [choices[_draw(sums, args.task_priority, rng)] for _ in range(args.episodes // args.episodes_per_task)]
     tasks = [task for task in groups for _ in range(args.episodes_per_task)]

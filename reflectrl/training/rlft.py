@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from reflectrl.config.advantage import rewards_to_go
-from reflectrl.config.training import NOVELTY, EntropyTarget, Stage
+from reflectrl.config.training import NOVELTY, EntropyTarget, Lesson
 from reflectrl.core import InvalidInput, Trajectory, WorkFailed
 from reflectrl.core.profile import active_profile, part
 from reflectrl.core.registry import Env
@@ -113,12 +113,12 @@ class ReflectRLTrainer(Drawn):
             Prompts are read through its ``chat_template``, which is set up as by ``model.chat: auto``; set that to
             ``None`` to read them as plain text.
         env: registered name of an environment, or its class, or a function that takes its options. Environments are
-            made with the options of each stage, and closed when the stage ends.
+            made with the options of each lesson, and closed when the lesson ends.
         reflector: folder of a trained reflector, or a player such as ``ExpertReflector()``; ``None`` for no
             reflections. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
         seats: further frozen players.
         layout: layout of the prompts; a default layout with the environment's instructions if absent.
-        labels: all menu labels; those of the longest menu of all stages if absent.
+        labels: all menu labels; those of the longest menu of all lessons if absent.
         peft_config: adapters to train instead of all weights.
         server: writes the policy's texts in place of its model, which has adapters.
         optimizer: makes the optimizer from groups of parameters and ``lr``, such as ``torch.optim.SGD``.
@@ -151,7 +151,7 @@ class ReflectRLTrainer(Drawn):
         self.args = args = args or suited_args(env)
         self.accelerator = accelerator_for(args)
         processes = self.accelerator.num_processes
-        layout, labels = layout_and_labels(env, args.stages, layout, labels)
+        layout, labels = layout_and_labels(env, args.lessons, layout, labels)
         self.lm = lm = language_model(
             model, processing_class, peft_config, labels=labels, max_length=args.max_length, seed=args.seed
         )
@@ -161,9 +161,9 @@ class ReflectRLTrainer(Drawn):
         check_seats(args, self.seats)
         self.learners = [seat.player for seat in self.seats if isinstance(seat.player, Remembers)]
         self.layout = layout
-        self.curriculum = Curriculum(args.stages)
+        self.curriculum = Curriculum(args.lessons)
         self.replay: deque[Trajectory] = deque(maxlen=args.replay.size if args.replay else 0)
-        """Replay buffer: the newest episodes of the current stage that are worth replaying, as in the public code."""
+        """Replay buffer: the newest episodes of the current lesson that are worth replaying, as in the public code."""
         self.iteration = self.env_steps = 0
         self.iterations: list[Iteration] = []  # records of those that were done since the last start
         self.entropy_coef = args.terms.entropy.coef if isinstance(args.terms.entropy, EntropyTarget) else None
@@ -194,7 +194,7 @@ class ReflectRLTrainer(Drawn):
         self.learner = Learner(
             self.accelerator, lm.model, made, schedule, max_grad_norm=args.max_grad_norm, ema=args.ema
         )
-        later_starts = args.validation is not None and len(args.stages) > 1  # each stage validates these weights
+        later_starts = args.validation is not None and len(args.lessons) > 1  # each lesson validates these weights
         self._first_weights = copy_weights(lm.model) if args.terms.kl is not None or later_starts else None
 
     @property
@@ -220,7 +220,7 @@ class ReflectRLTrainer(Drawn):
         if resume_from_checkpoint:
             self._resume(resume_from_checkpoint)
         main = self.accelerator.is_main_process
-        total = sum(stage.iterations for stage in self.args.stages)
+        total = sum(lesson.iterations for lesson in self.args.lessons)
         hidden = True if self.args.disable_tqdm or not main else None  # None: shown in terminals only
         with tqdm(total=total, initial=self.iteration, unit="iteration", disable=hidden) as bar:
             while not self.curriculum.finished and not self._stop.signal:
@@ -279,12 +279,12 @@ class ReflectRLTrainer(Drawn):
         """
         if profile := active_profile():
             profile.begin_iteration()
-        stage, args = self.curriculum.stage, self.args
+        lesson, args = self.curriculum.lesson, self.args
         rng = random.Random(derive_seed(args.seed, "updates", self.iteration, self.accelerator.process_index))
 
-        started = {} if self._collector.envs else self._open_stage(stage)
+        started = {} if self._collector.envs else self._open_lesson(lesson)
         self._measures.begin()
-        fresh = self._play(stage)  # lines 24-33: B episodes with the frozen players and the current policy
+        fresh = self._play(lesson)  # lines 24-33: B episodes with the frozen players and the current policy
         replayed = replayed_episodes(self.replay, self.curriculum, args, rng)
 
         with part("advantages"):
@@ -296,7 +296,7 @@ class ReflectRLTrainer(Drawn):
                 player.remember(episodes_of_ranks(self.accelerator, fresh))
             estimated = args.bootstraps  # the last value of such an episode cannot be computed again
             kept = (each for each in learned if not (estimated and each.truncated))
-            self.replay.extend(without_novelty(each) for each in kept if stage.worth_replaying(each))
+            self.replay.extend(without_novelty(each) for each in kept if lesson.worth_replaying(each))
             if args.replay and args.value is not None:
                 replayed = self._collector.valued(replayed, max_tokens=args.micro_batch_tokens)
                 replayed = [with_values(each, self.reward_scale.unit) for each in replayed]
@@ -327,25 +327,25 @@ class ReflectRLTrainer(Drawn):
                 started |= checks.play(self._collector, self._gather, self.iteration)
             ended = ended or checks.ends
         if ended:
-            self.curriculum.end_stage()
+            self.curriculum.end_lesson()
             if not self.curriculum.finished:
-                self.replay.clear()  # its episodes are samples of another distribution than those of the next stage
+                self.replay.clear()  # its episodes are samples of another distribution than those of the next lesson
             self._collector.close()
         return replace(done, **started, ended=ended), fresh
 
-    def _open_stage(self, stage: Stage) -> dict[str, Any]:
-        """Make the environments of ``stage``; return what validations before its first iteration have shown."""
-        self._collector.open(stage.env)
+    def _open_lesson(self, lesson: Lesson) -> dict[str, Any]:
+        """Make the environments of ``lesson``; return what validations before its first iteration have shown."""
+        self._collector.open(lesson.env)
         if self.validator is None:
             return {}
-        self.validator.begin_stage(self._collector.envs[0])
-        if self.curriculum.successes:  # the stage continues from a checkpoint
+        self.validator.begin_lesson(self._collector.envs[0])
+        if self.curriculum.successes:  # the lesson continues from a checkpoint
             return {}
         with part("validation"), using(self.lm.model, self._first_weights if self.curriculum.index else None):
             return self.validator.start(self._collector, self._gather)
 
-    def _play(self, stage: Stage) -> list[Trajectory]:
-        """Play one batch of fresh episodes of ``stage``.
+    def _play(self, lesson: Lesson) -> list[Trajectory]:
+        """Play one batch of fresh episodes of ``lesson``.
 
         Raises:
             WorkFailed: the environment failed in all episodes.
@@ -360,7 +360,7 @@ class ReflectRLTrainer(Drawn):
             )
         self.curriculum.weigh(played, self._collector.envs[0], self.args.task_priority)
         self.curriculum.note(played)
-        if len(self.curriculum.successes) + 1 < stage.iterations:  # else the stage ends here
+        if len(self.curriculum.successes) + 1 < lesson.iterations:  # else the lesson ends here
             self._collector.begin_ahead(self._episodes_of(self.iteration + 1))  # environments reset during the update
         return played
 
@@ -402,7 +402,7 @@ class ReflectRLTrainer(Drawn):
 
     def _measure(self, fresh: Sequence[Trajectory], replayed: int) -> Iteration:
         """Return the metrics of an iteration as means over all processes; raise as ``check_gap`` does."""
-        stage, weights = self.curriculum.stage, self.curriculum.weights
+        lesson, weights = self.curriculum.lesson, self.curriculum.weights
         local = self._measures.means(fresh, weights)
         env_steps = sum(len(trajectory.turns) for trajectory in fresh)
         *measured, steps, stops = zip(*self._gather(*local.values(), env_steps, self._stop.signal), strict=True)
@@ -410,8 +410,8 @@ class ReflectRLTrainer(Drawn):
         self._stop.signal = int(max(stops))  # a request on one process stops all of them
         done = Iteration(
             iteration=self.iteration,
-            success_by_group=self._collector.success_by_group(stage, fresh, weights, self._gather),
-            stage=stage.name,
+            success_by_group=self._collector.success_by_group(lesson, fresh, weights, self._gather),
+            lesson=lesson.name,
             replayed=replayed,
             learning_rate=self._measures.learning_rate,
             env_steps=self.env_steps,

@@ -1,4 +1,4 @@
-"""``Validator``: plays fixed validation episodes during training, keeps the best weights, and ends a stage in time."""
+"""``Validator``: plays fixed validation episodes during training, keeps the best weights, and ends a lesson in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAY_TO_EXPERT = 0.95
 """Fraction of the way from the starting weights' return to the expert's that its level asks for besides its success: a
 game that everybody wins is not over, and one that costs something a step is never played as well by chance."""
 RUNNING = 2
-"""Number of validations in a row at the expert's level that end a stage."""
+"""Number of validations in a row at the expert's level that end a lesson."""
 
 WON = 4
 """Patience at most where all episodes succeed and no expert tells whether they could earn more."""
@@ -42,7 +42,7 @@ Gather: TypeAlias = Callable[..., Sequence[Sequence[float]]]
 
 @dataclass
 class _Progress:
-    """What the validations of a stage have shown so far, which checkpoints save."""
+    """What the validations of a lesson have shown so far, which checkpoints save."""
 
     start: Validated | None = None
     """Result of the weights that training began with."""
@@ -55,7 +55,7 @@ class _Progress:
 
 
 class Validator:
-    """Validations of the stages, with the best result of the current stage.
+    """Validations of the lessons, with the best result of the current lesson.
 
     Args:
         settings: interval and episodes of validations.
@@ -84,12 +84,12 @@ class Validator:
         return self._progress.last if self._model is None else self._progress.best
 
     def due(self, iterations: int, *, ended: bool) -> bool:
-        """Return whether to validate after ``iterations`` iterations of a stage, which has ``ended`` or not."""
+        """Return whether to validate after ``iterations`` iterations of a lesson, which has ``ended`` or not."""
         return bool(self._episodes) and (ended or iterations % self._every == 0)
 
     @property
     def ends(self) -> Literal["expert", "patience"] | None:
-        """What ends the stage, if it ends: the expert's level was reached, or ``patience`` was used up."""
+        """What ends the lesson, if it ends: the expert's level was reached, or ``patience`` was used up."""
         now, patience = self._progress, self.settings.patience
         if now.at_expert >= RUNNING:
             return "expert"
@@ -98,8 +98,8 @@ class Validator:
         tried = patience is not None and now.since_best >= patience
         return "patience" if tried and now.best is not None and now.best.sampled > 0 else None
 
-    def begin_stage(self, env: NatLangEnv) -> None:
-        """Choose the validation episodes of a stage; none, with a warning, if the environment has no such tasks."""
+    def begin_lesson(self, env: NatLangEnv) -> None:
+        """Choose the validation episodes of a lesson; none, with a warning, if the environment has no such tasks."""
         count = self.settings.episodes
         try:
             self._episodes = fixed_episodes(env, "validation", episodes=count, max_tasks=None, seed=self._seed)
@@ -108,14 +108,14 @@ class Validator:
             _log.warning(f"training without a validation (rlft.validation), so its last weights are kept: {error}")
 
     def start(self, collector: Collector, gather: Gather) -> dict[str, Any]:
-        """Forget the results of the stage before, and validate the weights that training began with, and the expert.
+        """Forget the results of the lesson before, and validate the weights that training began with, and the expert.
 
         Args:
             collector: plays the episodes, with these weights.
             gather: exchanges numbers between processes.
 
         Returns:
-            Fields of the stage's first ``Iteration``.
+            Fields of the lesson's first ``Iteration``.
         """
         self._progress, self._weights = _Progress(), {}
         if not self._episodes:
@@ -135,7 +135,7 @@ class Validator:
         }
 
     def play(self, collector: Collector, gather: Gather, iterations: int) -> dict[str, Any]:
-        """Validate the current weights after ``iterations`` iterations of all stages; return fields of ``Iteration``.
+        """Validate the current weights after ``iterations`` iterations of all lessons; return fields of ``Iteration``.
 
         Dropped episodes count as failures.
         """

@@ -57,7 +57,7 @@ def test_what_is_shown_of_files_counts_once():
 @pytest.mark.slow
 def test_a_run_plays_with_each_of_its_policies_and_its_reflector(packages, tmp_path):
     overrides = ["dataset=null", f"env.options.dataset={packages.dataset}", "data.samples=40", "eval.split=unseen"]
-    changed = [*SHORT, *overrides, "rlft.stages.0.iterations=1", "rlft.validation=null", "rlft.keep=last"]
+    changed = [*SHORT, *overrides, "rlft.lessons.0.iterations=1", "rlft.validation=null", "rlft.keep=last"]
     play_stages(load_recipe("auto_explore/nano_search", changed), tmp_path / "run", *STAGES[:3])
     lines = dict((title.partition(": ")[2], found) for title, found in with_training(packages, [tmp_path / "run"]))
     assert [*lines] == ["before training", "SFT", "**SFT + RLFT (Reflect-RL)**"]

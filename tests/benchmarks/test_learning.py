@@ -19,7 +19,7 @@ from reflectrl.report.runs import RunData, read_runs
 
 TINY = (
     *("data.samples=20", "sft.reflector.steps=1", "sft.policy.steps=1", "players.reflector.max_new_tokens=2"),
-    *("rlft.stages=[{name: main, iterations: 1}]", "rlft.episodes=2", "rlft.validation=null"),
+    *("rlft.lessons=[{name: main, iterations: 1}]", "rlft.episodes=2", "rlft.validation=null"),
     *("eval.episodes=2", "eval.max_tasks=2", "eval.greedy=false", "eval.policies=[sft, rlft]", "eval.controls=[]"),
 )
 

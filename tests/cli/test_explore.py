@@ -233,7 +233,7 @@ def test_a_trained_explorer_answers_where_no_other_player_is_chosen(
     quick = (
         "players.reflector.player=none",
         "data.samples=60",
-        "rlft.stages.0.iterations=1",
+        "rlft.lessons.0.iterations=1",
         "rlft.validation=null",
         "rlft.keep=last",
     )

@@ -21,7 +21,7 @@ arms:
     # a remark
     description: Few samples
     data: {samples: 10}
-    rlft.stages.0.iterations: 2
+    rlft.lessons.0.iterations: 2
   shorter: {extends: short, data.samples: 5}
   tenth: {rlft.advantage.kind: gae}
   taxi: {extends: dangerous_taxi/nano}
@@ -43,7 +43,7 @@ def test_an_arm_changes_the_recipe_another_arm_or_another_recipe(mine: Path) -> 
     assert (short.data.samples, shorter.data.samples) == (10, 5)
     assert short.rlft is not None
     assert shorter.rlft is not None
-    assert short.rlft.stages[0].iterations == shorter.rlft.stages[0].iterations == 2
+    assert short.rlft.lessons[0].iterations == shorter.rlft.lessons[0].iterations == 2
     assert load_recipe(mine, ["data.samples=7"], arm="short").data.samples == 7, "overrides come last"
     tenth = load_recipe(mine, arm="tenth").rlft
     assert tenth is not None

@@ -26,13 +26,13 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> str:
 
 
 def test_extends_merges_mappings_replaces_everything_else_and_null_clears(tmp_path: Path) -> None:
-    base = "rlft: {gamma: 0.5, stages: [{name: a, iterations: 1}, {name: b, iterations: 2}]}"
+    base = "rlft: {gamma: 0.5, lessons: [{name: a, iterations: 1}, {name: b, iterations: 2}]}"
     write(tmp_path, f"{MINIMAL}{base}", "base.yaml")
     (tmp_path / "sub").mkdir()
-    child = write(tmp_path / "sub", "extends: ../base.yaml\nrlft: {episodes: 8, stages: [{name: c, iterations: 3}]}\n")
+    child = write(tmp_path / "sub", "extends: ../base.yaml\nrlft: {episodes: 8, lessons: [{name: c, iterations: 3}]}\n")
     rlft = load_recipe(child).rlft
     assert rlft is not None
-    assert (rlft.gamma, rlft.episodes, [stage.name for stage in rlft.stages]) == (0.5, 8, ["c"])
+    assert (rlft.gamma, rlft.episodes, [lesson.name for lesson in rlft.lessons]) == (0.5, 8, ["c"])
     recipe = load_recipe(write(tmp_path, "extends: dangerous_taxi/nano\nname: mine\nreflector_model: null\n"))
     assert recipe.reflector_model is None
     assert recipe.data == load_recipe("dangerous_taxi/nano").data
@@ -101,14 +101,14 @@ def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> Non
     base = write(
         tmp_path,
         "extends: dangerous_taxi/nano\neval: {env: {horizon: 9}}\n"
-        "rlft: {stages: [{name: a, iterations: 1, env: {stage: pickup}}]}\n",
+        "rlft: {lessons: [{name: a, iterations: 1, env: {stage: pickup}}]}\n",
         "base.yaml",
     )
     other = load_recipe(
         write(tmp_path, f"extends: {base}\nenv: {{name: number_line, options: {{size: 5}}}}\neval: {{split: test}}\n")
     )
     assert other.rlft is not None
-    assert (other.env.options, other.eval.env, other.rlft.stages[0].env) == ({"size": 5}, {}, {})
+    assert (other.env.options, other.eval.env, other.rlft.lessons[0].env) == ({"size": 5}, {}, {})
     check_recipe(other)
     same = load_recipe(write(tmp_path, f"extends: {base}\nenv: {{name: dangerous_taxi}}\n"))
     assert (same.env.options["stage"], same.eval.env) == ("pickup", {"horizon": 9})
@@ -117,7 +117,7 @@ def test_options_of_another_environment_are_not_inherited(tmp_path: Path) -> Non
 
 
 def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
-    text = MINIMAL + "seed: yes\ndata: {samples: on}\nrlft: {gamma: no, stages: [{name: a, iterations: true}]}\n"
+    text = MINIMAL + "seed: yes\ndata: {samples: on}\nrlft: {gamma: no, lessons: [{name: a, iterations: true}]}\n"
     with pytest.raises(InvalidInput) as caught:
         load_recipe(write(tmp_path, text), ["prompt.history.steps=true", "eval.greedy=yes"])
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
@@ -126,7 +126,7 @@ def test_yes_and_no_are_no_numbers(tmp_path: Path) -> None:
             "seed": True,
             "data.samples": True,
             "rlft.gamma": False,
-            "rlft.stages.0.iterations": True,
+            "rlft.lessons.0.iterations": True,
             "prompt.history.steps": True,
         }.items()
     ]
@@ -160,14 +160,14 @@ def test_overrides_reach_into_mappings_and_lists() -> None:
         "dangerous_taxi/nano",
         [
             "seed=7",
-            "rlft.stages.0.iterations=5",
+            "rlft.lessons.0.iterations=5",
             "rlft.learning_rate=1e-3",
             "env.options.horizon=9",
             "eval.controls=[blank]",
         ],
     )
     assert recipe.rlft is not None
-    assert (recipe.seed, recipe.rlft.stages[0].iterations, recipe.rlft.learning_rate) == (7, 5, 1e-3)
+    assert (recipe.seed, recipe.rlft.lessons[0].iterations, recipe.rlft.learning_rate) == (7, 5, 1e-3)
     assert (recipe.env.options, recipe.eval.controls) == ({"stage": "pickup", "horizon": 9}, ["blank"])
 
 
@@ -179,10 +179,10 @@ def test_keys_are_names_dates_are_text_and_numbers_need_no_point(tmp_path: Path)
 
 
 def test_aliases_and_merged_mappings(tmp_path: Path) -> None:
-    text = MINIMAL + "rlft: {stages: [&stage {name: a, iterations: 1}, *stage]}"
-    rlft = load_recipe(write(tmp_path, text), ["rlft.stages.0.iterations=5"]).rlft
+    text = MINIMAL + "rlft: {lessons: [&lesson {name: a, iterations: 1}, *lesson]}"
+    rlft = load_recipe(write(tmp_path, text), ["rlft.lessons.0.iterations=5"]).rlft
     assert rlft is not None
-    assert [stage.iterations for stage in rlft.stages] == [5, 1]
+    assert [lesson.iterations for lesson in rlft.lessons] == [5, 1]
     text = "env: {name: number_line, options: {a: &b {<<: &base {x: 1}, x: 2}, c: {<<: *b, y: 3}}}\nname: mine\n"
     assert load_recipe(write(tmp_path, text)).env.options == {"a": {"x": 2}, "c": {"x": 2, "y": 3}}
 
@@ -194,25 +194,25 @@ env: {name: number_line, optoins: {}}
 seed: 1
 seed: 2
 model: {lora: {target_modules: 3}, quantization: 9bit}
-rlft: {stages: [{name: a, iterations: many}], gama: 0.9, gamma: .nan}
+rlft: {lessons: [{name: a, iterations: many}], gama: 0.9, gamma: .nan}
 data: 7
 sft: null
 """
     with pytest.raises(InvalidInput) as caught:
         load_recipe(
-            write(tmp_path, text), ["promt.history=3", "seed", "rlft.stages.2.iterations=1", "name.x=1", "seed={"]
+            write(tmp_path, text), ["promt.history=3", "seed", "rlft.lessons.2.iterations=1", "name.x=1", "seed={"]
         )
     header, *lines = str(caught.value).split("\n  ")
     expected = [
         "line 5: the key 'seed' is given twice",
         "override 'seed': expected key.sub=value",
-        "override 'rlft.stages.2.iterations=1': rlft.stages has 1 entries",
+        "override 'rlft.lessons.2.iterations=1': rlft.lessons has 1 entries",
         "override 'name.x=1': name is 'mine', which has no part 'x'",
         "override 'seed={': '{' is not valid YAML",
         "env.optoins: unknown key, given {}; did you mean 'options'?",
         "model.lora.target_modules: given 3; expected a valid list or 'all-linear'.",
         "model.quantization: given '9bit'; expected 'none', '8bit' or '4bit'.",
-        "rlft.stages.0.iterations: given 'many'; expected a valid integer",
+        "rlft.lessons.0.iterations: given 'many'; expected a valid integer",
         "rlft.gama: unknown key, given 0.9; did you mean 'gamma'?",
         "rlft.gamma: given nan; expected a finite number.",
         "data: given 7; expected a mapping with keys among teacher",
@@ -329,12 +329,12 @@ def test_a_file_that_cannot_be_a_recipe_is_refused_in_few_words(tmp_path: Path, 
     [
         ("a..b=1", "'a..b=1'"),
         ("eval.controls.0=x", "eval.controls has 0"),
-        (f"rlft.stages.{'9' * 5000}.name=x", "from 0 to 0"),
+        (f"rlft.lessons.{'9' * 5000}.name=x", "from 0 to 0"),
         ("env.options={a: 1, a: 2}", "line 1: .*'a'"),
     ],
 )
 def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, override: str, fact: str) -> None:
-    text = MINIMAL + "eval: {controls: []}\nrlft: {stages: [{name: a, iterations: 1}]}\n"
+    text = MINIMAL + "eval: {controls: []}\nrlft: {lessons: [{name: a, iterations: 1}]}\n"
     with pytest.raises(InvalidInput, match=fact):
         load_recipe(write(tmp_path, text), [override])
     for unknown in (load_recipe, recipe_text):
@@ -352,21 +352,21 @@ def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, ove
             "nano_full_curriculum",
             [
                 "env.options.stag=1",
-                "rlft.stages.0.env.stage=pikup",
-                "rlft.stages.1.env={horizn: 3}",
+                "rlft.lessons.0.env.stage=pikup",
+                "rlft.lessons.1.env={horizn: 3}",
                 "eval.env.horizon=x",
             ],
             [
                 "env.options.stag: .* 1; .*'stage'",
                 "eval.env: .*horizon='x'",
-                "rlft.stages.0.env: .*'pikup'",
-                "rlft.stages.1.env.horizn: .* 3",
+                "rlft.lessons.0.env: .*'pikup'",
+                "rlft.lessons.1.env.horizn: .* 3",
             ],
         ),
         (
             "nano",
-            ["rlft.stages.0.tasks=[nowhere]"],
-            ["rlft.stages.0.tasks: stage 'pickup' asks for tasks that start with ..nowhere"],
+            ["rlft.lessons.0.tasks=[nowhere]"],
+            ["rlft.lessons.0.tasks: lesson 'pickup' asks for tasks that start with ..nowhere"],
         ),
         ("nano", ["eval.tasks=[nowhere]"], ["split 'test'", "split 'unseen_destination'"]),
     ],
@@ -381,8 +381,8 @@ def test_what_the_environment_does_not_take_is_named_all_at_once(
 
 
 def test_long_menus_and_empty_splits_are_refused() -> None:
-    longer = ["env.options.menu=52", "rlft.stages=[{name: a, iterations: 2, env: {menu: 60}}]"]
-    with pytest.raises(InvalidInput, match="rlft.stages.0.env: its menus have up to 60 actions, .* 52; set"):
+    longer = ["env.options.menu=52", "rlft.lessons=[{name: a, iterations: 2, env: {menu: 60}}]"]
+    with pytest.raises(InvalidInput, match="rlft.lessons.0.env: its menus have up to 60 actions, .* 52; set"):
         check_recipe(load_recipe("alfworld/nano", longer))
 
     class TrainingOnly(NumberLine):
@@ -404,9 +404,9 @@ SHADOWED = {
     "sft.reflector.held_out is 0.*sft.policy.check_every: ",
     "rlft={learning_rate_schedule: cosine, learning_rate_end: 1}": "rlft.learning_rate_schedule: .*learning_rate_end",
     "rlft.rewards={env: 0}": "rlft.rewards: all weights are 0",
-    "rlft.stages=[{name: a, iterations: 3, success_threshold: 0.5}, {name: b, iterations: 3, window: 2},"
-    " {name: c, iterations: 3, replay_threshold: 0.5}]": "rlft.stages.0.success_threshold: .*window=5"
-    ".*rlft.stages.1.window: .*rlft.stages.2.replay_threshold: ",
+    "rlft.lessons=[{name: a, iterations: 3, success_threshold: 0.5}, {name: b, iterations: 3, window: 2},"
+    " {name: c, iterations: 3, replay_threshold: 0.5}]": "rlft.lessons.0.success_threshold: .*window=5"
+    ".*rlft.lessons.1.window: .*rlft.lessons.2.replay_threshold: ",
     "eval={policies: [sft], controls: [blank], groups: ['']}": "eval.groups: .*eval.controls: .*rlft",
 }
 BESIDE = [

@@ -207,7 +207,7 @@ def test_a_paper_recipe_has_table_3(name: str) -> None:
     assert (recipe.rlft.learning_rate, recipe.rlft.max_grad_norm, recipe.rlft.weight_decay) == (2e-4, 0.3, 1e-3)
     assert recipe.rlft.learning_rate_end == 1.0
     assert (recipe.rlft.episodes, recipe.rlft.replay) == (4, Replay(size=50, episodes=1))
-    assert sum(stage.iterations for stage in recipe.rlft.stages) % 5000 == 0
+    assert sum(lesson.iterations for lesson in recipe.rlft.lessons) % 5000 == 0
 
 
 @pytest.mark.parametrize(
@@ -246,9 +246,9 @@ def test_a_recipe_of_thoughts_has_the_settings_of_rl4vlm_and_gtr(name: str) -> N
     assert rlft.thought_lambda == (0.2 if recipe.env.name == "alfworld" else 0.5)
     if recipe.env.name == "gym_cards":
         assert (recipe.model.name, recipe.model.images) == ("llava-hf/llava-v1.6-mistral-7b-hf", True)
-        cosine = math.cos(math.pi * rlft.stages[0].iterations / 25)
+        cosine = math.cos(math.pi * rlft.lessons[0].iterations / 25)
         assert rlft.learning_rate_end == pytest.approx((1 + cosine) / 2, abs=0.005)
-        assert (rlft.learning_rate_schedule == "cosine") == (rlft.stages[0].iterations == 25)
+        assert (rlft.learning_rate_schedule == "cosine") == (rlft.lessons[0].iterations == 25)
     assert (corrector is not None) == name.endswith("_gtr")
     if corrector is not None:
         assert (corrector.endpoint.model, corrector.endpoint.temperature) == ("gpt-4o", 0.4)

@@ -51,7 +51,7 @@ def test_a_recipe_needs_a_name_and_an_environment_only() -> None:
             {"rlft": {"replay": {"size": 5, "episodes": 1}, "advantage": {"kind": "leave_one_out"}}},
             "replay was given with advantage.kind=leave_one_out",
         ),
-        ({"rlft": {"stages": []}}, "at least 1 item"),
+        ({"rlft": {"lessons": []}}, "at least 1 item"),
         ({"eval": {"policies": []}}, "at least 1 item"),
         ({"eval": {"policies": ["rlft", "sft", "rlft"]}}, "policies has 'rlft' more than once"),
         ({"eval": {"controls": ["blank", "blank"]}}, "controls has 'blank' more than once"),

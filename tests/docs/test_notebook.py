@@ -34,7 +34,13 @@ state = rl.Observation("Number 3, target 6.", ("add one", "subtract one"))
 print(remote.agent().act(state).reflection)
 """
 """A cell that trains with players at a chat endpoint."""
-BRIEF = ("rlft.stages.0.iterations=1", "rlft.episodes=2", "eval.policies=[rlft]", "eval.controls=[]", "eval.episodes=2")
+BRIEF = (
+    "rlft.lessons.0.iterations=1",
+    "rlft.episodes=2",
+    "eval.policies=[rlft]",
+    "eval.controls=[]",
+    "eval.episodes=2",
+)
 WITHOUT_WIDGETS = "import sys; sys.modules['ipywidgets'] = None"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 LONG = """
@@ -146,7 +152,7 @@ def test_a_notebook_compares_two_arms_without_widgets(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_was_interrupted_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
-    short = [*SMALL, "rlft.stages.0.iterations=60", "rlft.save_every=1000"]
+    short = [*SMALL, "rlft.lessons.0.iterations=60", "rlft.save_every=1000"]
     cell = "iterations = run.rlft(); print(len(iterations), len(run.metrics()))"
     sources = [LONG.format(overrides=short), cell, cell]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])

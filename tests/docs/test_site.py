@@ -116,7 +116,7 @@ def test_every_recipe_and_recipe_key_is_there_with_its_documentation(pages):
     about = [text for name, text in pages.items() if name == "recipe-keys" or name.startswith("keys-")]
     page, found = "\n".join(about), dict(keys())
     said = words(page)
-    assert {"rlft.stages.N.iterations", "reflector_model.lora.r"} <= set(found)
+    assert {"rlft.lessons.N.iterations", "reflector_model.lora.r"} <= set(found)
     assert [key for key in found if f'id="{key}"' not in page] == []
     for text in about:
         ids = re.findall(r' id="([^"]+)"', text)

@@ -264,7 +264,7 @@ def test_a_copy_goes_on_from_the_same_turn(make: Make) -> None:
 
 @pytest.mark.slow
 def test_the_recipe_trains_with_the_same_bytes_in_this_process_and_in_workers(tmp_path: Path) -> None:
-    small = ("rlft.stages.0.iterations=3", "rlft.episodes=16", "eval.episodes=8", "eval.controls=[]")
+    small = ("rlft.lessons.0.iterations=3", "rlft.episodes=16", "eval.episodes=8", "eval.controls=[]")
     for run, workers in (("here", 0), ("there", 2)):
         play_stages(load_recipe("verifiers/siblings", [*small, f"env.workers={workers}"]), tmp_path / run)
     assert {row.policy for row in read_results(tmp_path / "here" / RESULTS)} == {"random", "rlft"}

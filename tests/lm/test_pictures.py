@@ -212,7 +212,7 @@ def test_a_trainer_takes_a_model_with_its_processor(tmp_path):
         AutoModelForImageTextToText.from_pretrained(tmp_path / "llava"),
         rl.ReflectRLConfig(
             output_dir=str(tmp_path / "out"),
-            stages=[rl.Stage("main", iterations=1, env=options)],
+            lessons=[rl.Lesson("main", iterations=1, env=options)],
             episodes=4,
             max_length=MAX_LENGTH,
             prefix_reuse=False,

@@ -104,7 +104,7 @@ def test_an_agent_is_played_as_validation_found_better(tmp_path: Path) -> None:
         "players.reflector.player=none",
         "sft.enabled=false",
     ]
-    quick = ["rlft.stages.0.iterations=1", "rlft.validation={episodes: 24}", "rlft.learning_rate=1e-9"]
+    quick = ["rlft.lessons.0.iterations=1", "rlft.validation={episodes: 24}", "rlft.learning_rate=1e-9"]
     recipe = small_recipe(*changes, *quick, "eval.controls=[]", "eval.policies=[rlft]")
     said = play_stages(recipe, tmp_path / "run")
     assert "validation 100% (start 100%, expert 100%)" in said

@@ -44,7 +44,7 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     path, _ = trained
     assert {row.policy for row in read_results(path / "eval.jsonl")} == {"random", "sft", "rlft", "expert"}
     kept = load_saved_recipe(path / RECIPE)
-    for key in ("model.max_length", "rlft.gamma", "sft.policy.steps", "rlft.stages.0.iterations"):
+    for key in ("model.max_length", "rlft.gamma", "sft.policy.steps", "rlft.lessons.0.iterations"):
         assert kept.budget.chosen[key]
     assert (kept.rlft.update, kept.rlft.advantage) == (PPO(), GAE())
     assert kept.model.max_length < 1024
@@ -60,9 +60,9 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
     assert again.budget.states("rlft.gamma")
     assert again.budget.states("rlft.update")
     assert not again.budget.states("rlft.advantage")
-    short = recipe("corridor:Hall", "rlft.stages.0.success_threshold=0.9")
-    assert short.rlft.stages[0].success_threshold == 0.9
-    assert not short.budget.states("rlft.stages.0.iterations")
+    short = recipe("corridor:Hall", "rlft.lessons.0.success_threshold=0.9")
+    assert short.rlft.lessons[0].success_threshold == 0.9
+    assert not short.budget.states("rlft.lessons.0.iterations")
 
 
 def test_a_run_that_continues_keeps_its_bounds(trained):

@@ -123,7 +123,7 @@ def test_one_command_makes_the_missing_runs_and_tells_the_verdicts(tmp_path: Pat
 name: tiny
 data: {samples: 40}
 sft: {reflector: {steps: 2}, policy: {steps: 2}}
-rlft: {stages: [{name: main, iterations: 1}], episodes: 4}
+rlft: {lessons: [{name: main, iterations: 1}], episodes: 4}
 eval: {episodes: 20, policies: [sft, rlft], greedy: false}
 arms: {silent: {players.reflector.player: none}}
 """

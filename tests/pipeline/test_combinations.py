@@ -14,7 +14,7 @@ from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config
 from trained_runs import TrainedRuns, small_recipe
 
-from reflectrl.config.training import Stage, ThoughtTerm
+from reflectrl.config.training import Lesson, ThoughtTerm
 from reflectrl.core.run_files import METRICS, POLICY, RATINGS, STAGES, training_episodes_file
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.load import LanguageModel
@@ -89,7 +89,7 @@ def test_training_leaves_frozen_players_alone(tmp_path: Path) -> None:
     before = [{name: weight.clone() for name, weight in model.state_dict().items()} for model in models]
     args = config(
         tmp_path,
-        stages=[Stage("main", 2, env={"size": 4})],
+        lessons=[Lesson("main", 2, env={"size": 4})],
         episodes=2,
         rewards={"rater": 1.0},
         max_length=length,

@@ -144,9 +144,9 @@ LEDGERS = {
     "not text": b"\xff\xfe",
     "deep": b"[" * 10**5,
     "a list": b"[]",
-    "an entry without done": b'{"written_by": {"format": 4}, "gen-data": {"inputs": {}}}',
-    "inputs that are a list": b'{"written_by": {"format": 4}, "gen-data": {"done": true, "inputs": ["seed"]}}',
-    "another stage": b'{"written_by": {"format": 4}, "gen-data": {"done": true, "inputs": {}}, "deploy": 7}',
+    "an entry without done": b'{"written_by": {"format": 5}, "gen-data": {"inputs": {}}}',
+    "inputs that are a list": b'{"written_by": {"format": 5}, "gen-data": {"done": true, "inputs": ["seed"]}}',
+    "another stage": b'{"written_by": {"format": 5}, "gen-data": {"done": true, "inputs": {}}, "deploy": 7}',
 }
 
 

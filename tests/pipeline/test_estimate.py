@@ -16,7 +16,7 @@ TINY = (
     *(
         "sft.reflector.steps=40",
         "sft.policy.steps=60",
-        "rlft.stages=[{name: short, iterations: 3}, {name: long, iterations: 4}]",
+        "rlft.lessons=[{name: short, iterations: 3}, {name: long, iterations: 4}]",
     ),
     *("rlft.validation=null", "rlft.keep=last", "eval.episodes=40", "eval.policies=[random, rlft]"),
 )

@@ -35,7 +35,7 @@ SMALL = (
     "data.samples=100",
     "eval.episodes=6",
 )
-BRIEF = ("data.samples=60", "rlft.stages.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=4")
+BRIEF = ("data.samples=60", "rlft.lessons.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=4")
 WITH_TEXT = (
     "env.options.observation=both",
     "players.reflector.player=local",

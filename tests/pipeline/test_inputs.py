@@ -28,7 +28,7 @@ NO_INPUTS = {
         "budget",
         *(f"env.{name}" for name in LIMITS),
         *PICTURED,
-        "rlft.stages",  # environments of which prompts are checked for their length
+        "rlft.lessons",  # environments of which prompts are checked for their length
     ),
     "rlft": (
         "report_to",
@@ -44,7 +44,7 @@ WRITERS = ("model_dump", "model_dump_json", "outside_files", "remember", "prefli
 """Functions that read the whole recipe: to write it down, for the files that it names, and for what it asks for."""
 
 
-BRIEF = ("data.samples=60", "rlft.stages.0.iterations=2", "rlft.episodes=3", "eval.episodes=3")
+BRIEF = ("data.samples=60", "rlft.lessons.0.iterations=2", "rlft.episodes=3", "eval.episodes=3")
 
 
 def recorded(section: Any, reads: set[str], path: str = "") -> Any:

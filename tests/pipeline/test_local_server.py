@@ -46,7 +46,7 @@ def test_a_local_server_teaches_reflects_and_plays(server: LlamaServer, tmp_path
         *("data.trajectory=teacher", "data.samples=3", "data.endpoint.temperature=0.7"),
         *("players.reflector.player=remote", "sft.policy.steps=1"),
         *(
-            "rlft.stages.0.iterations=1",
+            "rlft.lessons.0.iterations=1",
             "rlft.episodes=1",
             "eval.policies=[remote]",
             "eval.episodes=1",

@@ -52,7 +52,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_stage_and_the_export_name_the_package(packaged, lora, dtype, tmp_path, monkeypatch, capsys) -> None:
     run = tmp_path / "run"
     given = (f"model.name={packaged}", f"model.max_length={CONTEXT}", f"model.lora={lora}", f"model.dtype={dtype}")
-    brief = ("data.samples=60", "rlft.stages.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=4")
+    brief = ("data.samples=60", "rlft.lessons.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=4")
     play_stages(small_recipe(*given, *brief), run)
     assert load_recipe(str(run / "recipe.yaml")).model.name == packaged
     folder, merged = export_run(run, tmp_path / "out"), export_run(run, tmp_path / "merged", merge=True)

@@ -16,7 +16,7 @@ from reflectrl.pipeline.folder import read_recipe
 from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories
 
-SMALL = (*SHORT, "model.builtin.width=32", "rlft.stages.0.iterations=2")
+SMALL = (*SHORT, "model.builtin.width=32", "rlft.lessons.0.iterations=2")
 SMALL += (
     "model.builtin.image_size=36",
     "model.builtin.patch_size=12",

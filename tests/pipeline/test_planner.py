@@ -15,7 +15,7 @@ from reflectrl.report.runs import read_runs
 from reflectrl.rollout.record import read_trajectories
 from reflectrl.rollout.turn import policy_views
 
-BRIEF = ("eval.policies=[rlft]", "eval.greedy=false", "eval.trials.control=false", "rlft.stages.0.iterations=1")
+BRIEF = ("eval.policies=[rlft]", "eval.greedy=false", "eval.trials.control=false", "rlft.lessons.0.iterations=1")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from reflectrl.rollout.record import read_trajectories
 
 register_env("wordy_line", WordyLine)
 SHORT = (
-    *("data.samples=40", "data.noise=0.0", "rlft.stages.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=6"),
+    *("data.samples=40", "data.noise=0.0", "rlft.lessons.0.iterations=2", "eval.policies=[rlft]", "eval.episodes=6"),
     *("players.reflector.max_new_tokens=8", "model.max_length=72", "sft.drop_long_rows=true"),
 )
 
@@ -65,8 +65,8 @@ def test_a_too_long_memory_is_named(tmp_path, caplog):
 @pytest.mark.slow
 def test_prompts_that_cannot_be_cut_are_refused(tmp_path):
     later = {"name": "later", "iterations": 1, "env": {"asides": 60}}
-    stages = json.dumps([{"name": "main", "iterations": 1}, later])
-    wordy = recipe(tmp_path, f"rlft.stages={stages}", "env.workers=1")
+    lessons = json.dumps([{"name": "main", "iterations": 1}, later])
+    wordy = recipe(tmp_path, f"rlft.lessons={lessons}", "env.workers=1")
     play_stages(wordy, tmp_path / "run", "gen-data")
     with pytest.raises(InvalidInput, match=r"\d+ tokens .*; raise model\.max_length, lower players\.reflector\."):
         play_stages(wordy, tmp_path / "run", "sft")

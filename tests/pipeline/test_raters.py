@@ -84,7 +84,7 @@ def test_a_chat_model_knows_the_end_of_an_episode(
     trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     def play(name: str) -> None:
-        recipe = rated_by(endpoint, f"vtifa/nano_{name}", "rlft.stages.0.iterations=2", "eval.episodes=4")
+        recipe = rated_by(endpoint, f"vtifa/nano_{name}", "rlft.lessons.0.iterations=2", "eval.episodes=4")
         play_stages(recipe, trained_run.begin(recipe, tmp_path / name))
 
     endpoint.reply = judge
@@ -105,7 +105,11 @@ def test_v6_a_server_that_is_down_costs_episodes_and_not_the_run(
     trained_run: TrainedRuns, endpoint: ScriptedEndpoint, tmp_path: Path
 ) -> None:
     endpoint.reply = judge
-    more = ("players.rater.endpoint.max_attempts=1", "players.rater.max_failure_rate=0.5", "rlft.stages.0.iterations=2")
+    more = (
+        "players.rater.endpoint.max_attempts=1",
+        "players.rater.max_failure_rate=0.5",
+        "rlft.lessons.0.iterations=2",
+    )
     recipe = rated_by(endpoint, "vtifa/nano_votes", *more, "players.rater.endpoint.concurrency=1", "eval.episodes=4")
     endpoint.faults.extend(["500"] * 2)
     play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"), "rlft")
@@ -122,7 +126,7 @@ def test_a_small_model_learns_to_rate_and_rates_in_the_others_place(trained_run:
         assert done.code == 0, done.err
     assert "trained on 21 rated episodes; agrees with" in done.out
     assert (tmp_path / "rater" / "model.safetensors").read_bytes() == (out / "model.safetensors").read_bytes()
-    model = (f"players.rater.model.name={out}", "players.rater.model.max_length=256", "rlft.stages.0.iterations=1")
+    model = (f"players.rater.model.name={out}", "players.rater.model.max_length=256", "rlft.lessons.0.iterations=1")
     recipe = small_recipe(*model, "eval.policies=[sft]", name="vtifa/nano_learned")
     play_stages(recipe, trained_run.begin(recipe, tmp_path / "run"))
     assert numbers(tmp_path / "run")["unrated"] == 0
@@ -178,7 +182,7 @@ def test_training_resumes_after_a_rater_that_failed_too_often(
         (("rlft.validation={every: 2}",), "rlft.validation reads the environment's success"),
         (("rlft.replay={size: 9, episodes: 2}",), "rlft.replay reads the environment's success"),
         (("rlft.task_priority=0.5",), "rlft.task_priority reads the environment's success"),
-        (("rlft.stages.0.success_threshold=0.9",), "rlft.stages.success_threshold reads the environment's success"),
+        (("rlft.lessons.0.success_threshold=0.9",), "rlft.lessons.success_threshold reads the environment's success"),
         (("players.rater.labels=[good, Good]",), "at least two, all different"),
         (("players.rater.model.name=builtin/nano",), "model is not trained"),
         (("players.rater.votes=3",), "would all be the same"),

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 def recipe(endpoint: ScriptedEndpoint, *more: str) -> Recipe:
     return small_recipe(
-        *("data.samples=30", "sft.policy.steps=2", "rlft.stages.0.iterations=2", "rlft.episodes=4"),
+        *("data.samples=30", "sft.policy.steps=2", "rlft.lessons.0.iterations=2", "rlft.episodes=4"),
         *("eval.policies=[rlft, remote]", "eval.episodes=6", "eval.max_tasks=3", "eval.greedy=false"),
         *("players.reflector.player=remote", "players.reflector.endpoint.max_attempts=2"),
         *(f"players.{role}.endpoint.base_url={endpoint.url}" for role in ("reflector", "policy")),

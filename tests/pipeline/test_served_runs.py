@@ -146,7 +146,7 @@ def test_the_other_frozen_players_write_there_too(tmp_path: Path) -> None:
         changes = [f"players.{role}={json.dumps(given)}" for role in ("planner", "rater", "corrector")]
         thinks = ("prompt.action_mode=thought_choice", "players.policy.max_new_tokens=4", "model.max_length=256")
         trained = ("rlft.terms.sft_thought.coef=1.0", "rlft.rewards={env: 1.0, rater: 0.5}", "data.samples=40")
-        short = ("rlft.stages.0.iterations=2", "rlft.episodes=3", "eval.policies=[sft]", "eval.episodes=2")
+        short = ("rlft.lessons.0.iterations=2", "rlft.episodes=3", "eval.policies=[sft]", "eval.episodes=2")
         alone = ("players.reflector.player=none", "eval.controls=[]", "eval.max_tasks=2")
         play_stages(small_recipe(*changes, *thinks, *trained, *short, *alone), run := tmp_path / player)
         return run

@@ -120,7 +120,7 @@ def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
     with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
         play_stages(small_recipe("rlft.learning_rate=0.5"), finished, "rlft")
     with pytest.raises(InvalidInput, match=r"\(rlft\.stages\.0\.iterations: \d+ -> 90\)"):
-        play_stages(small_recipe("rlft.stages.0.iterations=90"), finished, "rlft")
+        play_stages(small_recipe("rlft.lessons.0.iterations=90"), finished, "rlft")
     with pytest.raises(InvalidInput, match=r"data\.samples: \d+ -> 41"):
         play_stages(small_recipe("data.samples=41"), finished, "eval")
 
@@ -253,7 +253,7 @@ def test_a_recipe_without_rlft_is_evaluated_after_sft(trained_run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_ablations_go_from_data_to_a_table(ablation, tmp_path):
-    short = ("data.samples=40", "rlft.stages.0.iterations=1", "eval.policies=[rlft]", "eval.episodes=2")
+    short = ("data.samples=40", "rlft.lessons.0.iterations=1", "eval.policies=[rlft]", "eval.episodes=2")
     play_stages(small_recipe(*short, *ABLATIONS[ablation], "eval.max_tasks=2"), tmp_path / "run")
     rows = read_results(tmp_path / "run" / "eval.jsonl")
     said = [row.reflections for row in rows if (row.policy, row.mode) == ("rlft", "sampled")]

@@ -19,7 +19,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.pipeline.sweep import plan_runs, read_seeds, read_values
 
 TINY = (
-    *("data.samples=20", "sft.enabled=false", "players.reflector.player=none", "rlft.stages.0.iterations=1"),
+    *("data.samples=20", "sft.enabled=false", "players.reflector.player=none", "rlft.lessons.0.iterations=1"),
     *(
         "rlft.episodes=2",
         "rlft.validation=null",

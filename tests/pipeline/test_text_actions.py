@@ -105,7 +105,7 @@ def test_rlft_teaches_what_to_write(tmp_path: Path) -> None:
         "sft.policy.learning_rate=3e-3",
     )
     played = (
-        "rlft.stages.0.iterations=30",
+        "rlft.lessons.0.iterations=30",
         "rlft.episodes=32",
         "rlft.episodes_per_task=4",
         "rlft.terms.entropy.coef=0.01",

@@ -78,7 +78,7 @@ def begun(trained_run: TrainedRuns, tmp_path: Path) -> Path:
 def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
     shown = {field.name for field in fields(Iteration)} - {
         "iteration",
-        "stage",
+        "lesson",
         "success_by_group",
         "validation_by_group",
         "ended",
@@ -193,7 +193,7 @@ def test_wandb_goes_on_under_its_id_in_the_run_folder(begun: Path, alone: Path) 
     assert (begun_run.display_name, begun_run.run_group, [*begun_run.tags]) == ("line-rlft", "seeds", ["first", "tiny"])
     tables = sorted((begun / "trackers" / "wandb").glob("offline-run-*/files/media/table/episodes_*"))
     table = json.loads(tables[0].read_text())
-    assert table["columns"] == ["step", "stage", "task", "outcome", "episode_return", "text"]
+    assert table["columns"] == ["step", "lesson", "task", "outcome", "episode_return", "text"]
     assert len(table["data"]) == 2
     assert "action: " in table["data"][0][-1]
     assert results(begun) == results(alone)

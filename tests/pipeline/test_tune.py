@@ -24,7 +24,7 @@ from reflectrl.pipeline.tune import JOURNAL, read_space
 
 TINY = (
     *("env.options.size=8", "data.samples=20", "sft.enabled=false", "players.reflector.player=none"),
-    *("model.builtin.layers=1", "rlft.stages.0.iterations=2", "rlft.episodes=2", "rlft.validation={episodes: 6}"),
+    *("model.builtin.layers=1", "rlft.lessons.0.iterations=2", "rlft.episodes=2", "rlft.validation={episodes: 6}"),
     *("eval.episodes=2", "eval.max_tasks=2", "eval.greedy=false", "eval.policies=[rlft]"),
 )
 RATE, GAMMA = "rlft.learning_rate", "rlft.gamma"

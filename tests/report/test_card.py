@@ -111,13 +111,13 @@ def test_a_card_says_what_is_not_known_or_not_done():
 def test_hostile_texts_are_shown_and_do_nothing():
     plain, _ = shown(model_card(card("description=fine", rows=(row(benchmark="fine", split="fine"),), notes=["fine"])))
     given = card(rows=(row(benchmark=HOSTILE, split=HOSTILE, reflections=HOSTILE),))
-    stages = [replace(given.recipe.rlft.stages[0], name=HOSTILE, env={HOSTILE: HOSTILE})]
+    lessons = [replace(given.recipe.rlft.lessons[0], name=HOSTILE, env={HOSTILE: HOSTILE})]
     recipe = given.recipe.model_copy(
         update={
             "name": HOSTILE,
             "description": HOSTILE,
             "model": given.recipe.model.model_copy(update={"name": HOSTILE}),
-            "rlft": replace(given.recipe.rlft, stages=stages),
+            "rlft": replace(given.recipe.rlft, lessons=lessons),
         }
     )
     agent = AgentFile(HOSTILE, {HOSTILE: HOSTILE}, PromptFormat(), 2)

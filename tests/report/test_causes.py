@@ -96,8 +96,8 @@ def test_causes_are_named_only_where_success_is_low(tmp_path: Path, low: bool, r
 
 def test_a_threshold_says_what_is_possible_without_an_expert(tmp_path: Path) -> None:
     for threshold, low in ((0.9, True), (0.35, False)):
-        stage = f"rlft.stages=[{{name: main, iterations: 40, success_threshold: {threshold}}}]"
-        folder = ended(tmp_path / str(threshold), SILENT, stage, success=0.5, expert=None, metrics=COLLAPSING)
+        lesson = f"rlft.lessons=[{{name: main, iterations: 40, success_threshold: {threshold}}}]"
+        folder = ended(tmp_path / str(threshold), SILENT, lesson, success=0.5, expert=None, metrics=COLLAPSING)
         assert bool(found(folder)) == low
 
 

@@ -83,8 +83,8 @@ def many_arms(folder: Path) -> list[Path]:
 
 def long_names(folder: Path) -> list[Path]:
     name = "dangerous_taxi_with_an_underscore_" * 4
-    stages = ("W" * 40, "a stage with a long name, of the whole ride", "短い段階の名前がここにある")
-    line = [iteration(n, stage=stages[n // 10], success_by_group={"W" * 60: 0.5}) for n in range(30)]
+    lessons = ("W" * 40, "a lesson with a long name, of the whole ride", "短い段階の名前がここにある")
+    line = [iteration(n, lesson=lessons[n // 10], success_by_group={"W" * 60: 0.5}) for n in range(30)]
     return [evaluated(folder / f"{name}{n}", 0.9, 0.5, f"name={name}{n}", metrics=line) for n in range(2)]
 
 

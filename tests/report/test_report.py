@@ -177,10 +177,10 @@ def test_each_file_of_episodes_is_read_once(run):
 
 
 def test_the_page_says_what_training_went_through_and_took(tmp_path):
-    line = [*(iteration(number) for number in range(6)), *(iteration(number, stage="full") for number in range(6, 8))]
+    line = [*(iteration(number) for number in range(6)), *(iteration(number, lesson="full") for number in range(6, 8))]
     path = make_run(tmp_path / "nano", metrics=line)
     (path / "recipe.yaml").write_text(
-        "rlft: {episodes: 8, gamma: 0.9, stages: [{iterations: 6}, {iterations: 6}]}", encoding="utf-8"
+        "rlft: {episodes: 8, gamma: 0.9, lessons: [{iterations: 6}, {iterations: 6}]}", encoding="utf-8"
     )
     done = {"done": True, "inputs": {}, "wall_seconds": 1234.56, "cpu_seconds": 99.0}
     write_ledger(path, sft=done, rlft={"done": False, "inputs": {}}, x=1)
@@ -225,7 +225,7 @@ def test_the_page_says_what_chat_models_were_asked_and_what_it_cost(tmp_path, re
 
 def test_hostile_texts_do_nothing_in_the_page(tmp_path):
     said = episode(HOSTILE, text=HOSTILE, reflection=HOSTILE, menu=("wait", HOSTILE))
-    path = make_run(tmp_path / "n<i>", {"rlft": [said]}, [iteration(0, stage=HOSTILE), iteration(1)], [[said]])
+    path = make_run(tmp_path / "n<i>", {"rlft": [said]}, [iteration(0, lesson=HOSTILE), iteration(1)], [[said]])
     (path / "recipe.yaml").write_text(f"description: {HOSTILE}", encoding="utf-8")
     page = page_of(path)
     outline = Outline(page)
@@ -244,10 +244,9 @@ def test_hostile_texts_do_nothing_in_the_page(tmp_path):
 # ---- curves ----------------------------------------------------------------------------------------------------------
 
 
-def points(*values, stage="main"):
-    return [
-        Iteration(**iteration(at, stage=stage, success=value, episode_return=value)) for at, value in enumerate(values)
-    ]
+def points(*values, lesson="main"):
+    rows = (iteration(at, lesson=lesson, success=value, episode_return=value) for at, value in enumerate(values))
+    return [Iteration(**row) for row in rows]
 
 
 def trained(name, line):
@@ -268,8 +267,8 @@ def test_each_run_has_a_line_in_each_panel_it_has_data_for(run):
     drawn = curves([trained("one", points(0.1, 0.2)), trained("none", []), trained("two", points(0.3, 0.1))])
     assert re.findall('<li class="swatch (c\\d)">(\\w+)</li>', drawn) == [("c0", "one"), ("c2", "two")]
     assert drawn.count('<path class="mean"') == 2 * 7
-    assert 'class="stage"' not in drawn
-    two = [*points(0.1), points(0.1, 0.5, stage="dropoff")[1]]
+    assert 'class="lesson"' not in drawn
+    two = [*points(0.1), points(0.1, 0.5, lesson="dropoff")[1]]
     assert curves([trained("one", two)]).count(">dropoff</text>") == 7
     every = ["Success rate", "Return", "Steps an episode", "Entropy (nats a step)", "Loss", "Gradient norm"]
     every += ["Learning rate", "Environment steps a second", "Reflections from the cache"]
@@ -435,7 +434,7 @@ def test_checks_of_sft_are_drawn_by_step_also_before_rlft(tmp_path):
 
 
 def test_a_running_mean_covers_earlier_iterations_of_the_same_stage(tmp_path):
-    lines = [iteration(number, stage="pickup" if number < 3 else "full") for number in range(5)]
+    lines = [iteration(number, lesson="pickup" if number < 3 else "full") for number in range(5)]
     [run] = read_runs([make_run(tmp_path / "one", metrics=lines)])
     assert running_mean(run.points, [0.0, 2.0, 4.0, 6.0, 8.0], 2) == [0.0, 1.0, 3.0, 6.0, 7.0]
     assert running_mean(run.points[1::3], [2.0, 8.0], 3) == [2.0, 8.0]  # iterations 1 and 4
@@ -484,7 +483,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'stage'"),
+        ("metrics.jsonl", '{"iteration": 0}', "metrics.jsonl, line 1 .*'lesson'"),
         ("throughput.jsonl", json.dumps({"iteration": 0, **PACE, "seconds": 1e300}), "line 1 .*1e"),
         ("metrics.jsonl", json.dumps({**iteration(0), "of_another_version": 1}), "line 1 .*'of_another_version'"),
         ("stages.json", "{", "stages.json"),

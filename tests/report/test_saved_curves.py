@@ -41,7 +41,7 @@ def saved(browser, report: Path, out: Path, scheme: str) -> bytes:
 
 @pytest.mark.slow
 def test_a_saved_curve_is_whole_without_the_page(browser, tmp_path: Path) -> None:
-    lines = [iteration(number, stage=("pickup", "full")[number > 3], success=number / 9) for number in range(9)]
+    lines = [iteration(number, lesson=("pickup", "full")[number > 3], success=number / 9) for number in range(9)]
     runs = [run_of_its_own_recipe(tmp_path / name, lines) for name in NAMES]
     report = write_report(read_runs(runs), tmp_path / "x.html")
     light, dark = (saved(browser, report, tmp_path / f"{scheme}.svg", scheme) for scheme in ("light", "dark"))
@@ -123,12 +123,12 @@ def test_the_pointer_reads_values_off_the_curves(two_paces) -> None:
 
 @pytest.mark.slow
 def test_a_saved_table_is_what_is_seen(two_paces, tmp_path: Path) -> None:
-    table = two_paces.get_by_role("group", name="Curriculum stages").first
+    table = two_paces.get_by_role("group", name="Curriculum lessons").first
     with two_paces.expect_download() as download:
-        two_paces.get_by_label("save Curriculum stages as CSV").first.click()
-    assert download.value.suggested_filename == "curriculum-stages.csv"
+        two_paces.get_by_label("save Curriculum lessons as CSV").first.click()
+    assert download.value.suggested_filename == "curriculum-lessons.csv"
     download.value.save_as(tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = [*csv.reader(file)]
     assert rows == [row.split("\t") for row in table.inner_text().splitlines()]
-    assert rows[0] == ["stage", "success", "iterations", "from, to"]
+    assert rows[0] == ["lesson", "success", "iterations", "from, to"]

@@ -41,7 +41,7 @@ def test_a_run_shows_what_the_report_does(trained_run: TrainedRuns, tmp_path: Pa
     assert [part for part in ("in number_line: ", "LMReflector", "LMPolicy") if part not in agent] == []
     new = rl.Run(tmp_path / "new", small_recipe())
     assert "number_line-nano: not begun yet." in new._repr_html_()
-    assert [*new.metrics().columns] == ["stage"]
+    assert [*new.metrics().columns] == ["lesson"]
 
 
 def test_two_arms_are_compared_as_by_the_command(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_trainer_shows_the_curves_of_its_iterations() -> None:
 
 def test_no_text_of_an_environment_becomes_markup(tmp_path: Path) -> None:
     played = episode(HOSTILE, text=HOSTILE, reflection=HOSTILE, menu=(HOSTILE, HOSTILE))
-    folder = make_run(tmp_path / "<script>run", {"rlft": [played]}, [iteration(0, stage=HOSTILE)])
+    folder = make_run(tmp_path / "<script>run", {"rlft": [played]}, [iteration(0, lesson=HOSTILE)])
     for shown in (played._repr_html_(), rl.Run(folder, "number_line/nano")._repr_html_()):
         assert "<script>" not in shown
         assert "\x1b" not in shown

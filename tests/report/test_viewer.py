@@ -366,7 +366,7 @@ def test_the_address_leads_back_to_the_step(opened, report):
 def test_hostile_text_is_shown_and_never_obeyed_and_no_other_script_runs(opened, report, tmp_path):
     text = f"{HOSTILE} <img src=x onerror=alert(1)> </script><!--<script> {{}} ${{1}} \u2028"
     said = episode(text, text=text, reflection=text, menu=("wait", text))
-    path = make_run(tmp_path / "<b>&", {"rlft": [said]}, [iteration(0, stage=text)], [[said]])
+    path = make_run(tmp_path / "<b>&", {"rlft": [said]}, [iteration(0, lesson=text)], [[said]])
     (path / "recipe.yaml").write_text(text, encoding="utf-8")
     page = opened(write_report(read_runs([path]), path / "report.html"))
     inside = "</pre><script>alert('x')</script> & ␛[31mred␛[0m ␀␇ \ufffdgnp.exe <img src=x onerror=alert(1)>"

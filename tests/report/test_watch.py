@@ -43,7 +43,7 @@ def training(folder: Path, iterations: int = 2) -> Path:
     """Write a run in the middle of RLFT, with one recorded episode an iteration."""
     recorded = [[episode(f"task-{number}")] for number in range(iterations)]
     run = make_run(folder, {}, [iteration(number) for number in range(iterations)], recorded)
-    recipe = f"name: {folder.name}\nrlft: {{episodes: 4, stages: [{{iterations: 10}}]}}"
+    recipe = f"name: {folder.name}\nrlft: {{episodes: 4, lessons: [{{iterations: 10}}]}}"
     (run / "recipe.yaml").write_text(recipe, encoding="utf-8")
     write_ledger(run, sft=DONE, rlft=GOING)
     return run
@@ -179,11 +179,11 @@ def test_fifty_runs_are_looked_at_in_milliseconds(tmp_path: Path) -> None:
 # ---- how far they are ------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_that_ended_early_leaves_fewer_iterations_to_come(tmp_path: Path) -> None:
-    lines = [iteration(number, stage="easy" if number < 10 else "hard") for number in range(30)]
+def test_a_lesson_that_ended_early_leaves_fewer_iterations_to_come(tmp_path: Path) -> None:
+    lines = [iteration(number, lesson="easy" if number < 10 else "hard") for number in range(30)]
     run = make_run(tmp_path / "one", {}, lines)
-    stages = "[{name: easy, iterations: 400, success_threshold: 0.8}, {name: hard, iterations: 40}]"
-    (run / "recipe.yaml").write_text(f"rlft: {{episodes: 4, stages: {stages}}}", encoding="utf-8")
+    lessons = "[{name: easy, iterations: 400, success_threshold: 0.8}, {name: hard, iterations: 40}]"
+    (run / "recipe.yaml").write_text(f"rlft: {{episodes: 4, lessons: {lessons}}}", encoding="utf-8")
     write_ledger(run, sft=DONE, rlft=GOING)
     now = progress(read_run(run, "one"))
     assert now.done == "30 of 50 iterations"
@@ -245,7 +245,7 @@ def events(url: str) -> Iterator[str]:
 def test_a_client_is_told_while_a_real_run_trains_and_is_evaluated(tmp_path: Path) -> None:
     runs, recipe = tmp_path / "runs", tmp_path / "recipe.yaml"
     runs.mkdir()
-    recipe.write_text(dump_recipe(small_recipe("rlft.stages.0.iterations=30")), encoding="utf-8")
+    recipe.write_text(dump_recipe(small_recipe("rlft.lessons.0.iterations=30")), encoding="utf-8")
     with watching(tmp_path / "watch.log", runs) as url:
         told = events(url)
         first = next(told)

@@ -12,7 +12,7 @@ import pytest
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import EXPERT, config, ppo, value_head
 
-from reflectrl.config.training import EntropyBonus, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Lesson, Terms
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.prompts.rating import Scale
 from reflectrl.seats.rater import RuleRater
@@ -25,7 +25,7 @@ def test_mostly_right_ratings_teach_the_task(tmp_path: Path) -> None:
     successes: list[float] = []
     args = config(
         tmp_path,
-        stages=[Stage("main", 16, env={"size": 8})],
+        lessons=[Lesson("main", 16, env={"size": 8})],
         episodes=48,
         rewards={"rater": 1.0, "env": 0.0},
         gamma=1.0,

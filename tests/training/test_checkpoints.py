@@ -24,7 +24,7 @@ from tiny_rlft import Killed, run, value_head
 from tiny_sft import fine_tune
 from transformers import AutoModelForCausalLM
 
-from reflectrl.config.training import Replay, Stage
+from reflectrl.config.training import Lesson, Replay
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.adapters import add_lora
@@ -43,8 +43,8 @@ class Noisy(NumberLine):
 
 def rlft(folder, model=None, **options):
     options = {"replay": Replay(size=5, episodes=1), "env": Noisy, **options}
-    stages = [Stage("main", 3, env={"size": 6})]
-    return run(folder, model, stages=stages, save_every=1, advantage=value_head(), **options)
+    lessons = [Lesson("main", 3, env={"size": 6})]
+    return run(folder, model, lessons=lessons, save_every=1, advantage=value_head(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,10 @@ def test_a_checkpoint_is_an_ordinary_model_folder(three):
 
 
 def test_the_interval_of_checkpoints_can_change_when_training_is_resumed(tmp_path):
-    options = {"stages": [Stage("main", 4, env={"size": 6})], "dies_after": 2}
+    options = {"lessons": [Lesson("main", 4, env={"size": 6})], "dies_after": 2}
     with pytest.raises(Killed):
         run(tmp_path, save_every=2, **options).train()
-    run(tmp_path, stages=options["stages"], save_every=1).train(last_checkpoint(tmp_path))
+    run(tmp_path, lessons=options["lessons"], save_every=1).train(last_checkpoint(tmp_path))
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {f"checkpoint-{step}" for step in (2, 3, 4)}
 
 
@@ -222,7 +222,7 @@ def test_a_full_disk_is_a_sentence_and_the_checkpoint_before_is_kept(folder):
 
 @pytest.mark.slow
 def test_an_optimizer_of_bitsandbytes_is_saved_and_goes_on(tmp_path):
-    options = {"optimizer": AdamW8bit, "save_every": 1, "stages": [Stage("main", 3, env={"size": 6})]}
+    options = {"optimizer": AdamW8bit, "save_every": 1, "lessons": [Lesson("main", 3, env={"size": 6})]}
     straight = run(tmp_path / "straight", gpt2(spread=0.1), **options).train()
     with pytest.raises(Killed):
         run(tmp_path / "killed", gpt2(spread=0.1), **options, dies_after=2).train()

@@ -7,7 +7,7 @@ from tiny import LABELS, LAYOUT, gpt2, tokenizer
 from tiny_rlft import config, run
 
 from reflectrl.config.advantage import GAE, ValueHead
-from reflectrl.config.training import PPO, EntropyTarget, Stage, Term, Terms, Validation
+from reflectrl.config.training import PPO, EntropyTarget, Lesson, Term, Terms, Validation
 from reflectrl.core import InvalidInput
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.adapters import add_lora
@@ -112,13 +112,13 @@ def test_a_training_after_another_one_has_its_own_precision(tmp_path):
 
 
 def test_the_number_of_updates_follows_from_the_stages(tmp_path):
-    stages = [Stage("one", 3, env={"size": 6}), Stage("two", 4, env={"size": 6})]
-    args = config(tmp_path, stages=stages, update=PPO(num_iterations=2, num_minibatches=3), save_every=5)
+    lessons = [Lesson("one", 3, env={"size": 6}), Lesson("two", 4, env={"size": 6})]
+    args = config(tmp_path, lessons=lessons, update=PPO(num_iterations=2, num_minibatches=3), save_every=5)
     assert args.updates_per_iteration == 6
     assert args.total_updates == 42
-    assert replace(args, stages=stages[:1]).total_updates == 18
-    plain = config(tmp_path, stages=[{"name": "one", "iterations": 3}], validation={"every": 2})
-    assert (plain.stages, plain.validation) == ([Stage("one", 3)], Validation(every=2))
+    assert replace(args, lessons=lessons[:1]).total_updates == 18
+    plain = config(tmp_path, lessons=[{"name": "one", "iterations": 3}], validation={"every": 2})
+    assert (plain.lessons, plain.validation) == ([Lesson("one", 3)], Validation(every=2))
     kinds = {
         "advantage": {"kind": "gae", "value": {"clip": 0.2}},
         "terms": {"entropy": {"kind": "target", "target": 0.3}},

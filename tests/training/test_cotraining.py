@@ -9,7 +9,7 @@ import torch
 from tiny import LABELS, LAYOUT, encoder, gpt2, tokenizer
 from tiny_rlft import Killed, Run, ppo, run, value_head
 
-from reflectrl.config.training import Stage, Term, Terms
+from reflectrl.config.training import Lesson, Term, Terms
 from reflectrl.core import InvalidInput
 from reflectrl.lm.adapters import add_lora
 from reflectrl.lm.load import LanguageModel
@@ -23,7 +23,7 @@ from reflectrl.training.checkpoints import last_checkpoint
 OPTIONS = {
     "reflector": None,
     "episodes": 8,
-    "stages": [Stage("main", 4, env={"size": 6})],
+    "lessons": [Lesson("main", 4, env={"size": 6})],
     "advantage": value_head(),
     "update": ppo(num_iterations=2, num_minibatches=2),
     "max_reflection_length": 6,

@@ -9,7 +9,7 @@ import pytest
 from records import chose, turn_of
 from tiny_rlft import config
 
-from reflectrl.config.training import Replay, Stage
+from reflectrl.config.training import Lesson, Replay
 from reflectrl.core import InvalidInput, Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.iteration import outcome_means
@@ -25,34 +25,34 @@ WINDOW = {"success_threshold": 0.5, "window": 2}
 
 
 def test_an_ended_stage_can_be_followed_but_not_made_longer(tmp_path):
-    then = Curriculum([Stage("one", 2)])
-    then.end_stage()
-    for stages in ([Stage("one", 2)], [Stage("one", 2), Stage("two", 9)]):
-        now = Curriculum(stages)
+    then = Curriculum([Lesson("one", 2)])
+    then.end_lesson()
+    for lessons in ([Lesson("one", 2)], [Lesson("one", 2), Lesson("two", 9)]):
+        now = Curriculum(lessons)
         now.index = then.index
         now.check_ended(then.ended, tmp_path)
-    now = Curriculum([Stage("one", 4)])
+    now = Curriculum([Lesson("one", 4)])
     now.index = then.index
     with pytest.raises(InvalidInput, match="'one' has ended after at most 2 iterations; now it is 'one' with 4"):
         now.check_ended(then.ended, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("stages", "successes", "ends"),
+    ("lessons", "successes", "ends"),
     [
-        ([Stage("one", 2), Stage("two", 1)], [1.0, 1.0, 0.0], [2, 3]),  # by their lengths
-        ([Stage("one", 100, **WINDOW)], [0.2, 0.6, 0.4], [3]),  # means 0.4, then 0.5
-        ([Stage("one", 100, **WINDOW)] * 2, [1.0] * 4, [2, 4]),  # each stage waits for its own full window
-        ([Stage("one", 2, **WINDOW)], [0.0, 0.0], [2]),
+        ([Lesson("one", 2), Lesson("two", 1)], [1.0, 1.0, 0.0], [2, 3]),  # by their lengths
+        ([Lesson("one", 100, **WINDOW)], [0.2, 0.6, 0.4], [3]),  # means 0.4, then 0.5
+        ([Lesson("one", 100, **WINDOW)] * 2, [1.0] * 4, [2, 4]),  # each lesson waits for its own full window
+        ([Lesson("one", 2, **WINDOW)], [0.0, 0.0], [2]),
     ],
 )
-def test_a_stage_ends_after_its_iterations_or_at_its_threshold(stages, successes, ends):
-    curriculum = Curriculum(stages)
+def test_a_stage_ends_after_its_iterations_or_at_its_threshold(lessons, successes, ends):
+    curriculum = Curriculum(lessons)
     found = []
     for number, success in enumerate(successes, start=1):
-        assert curriculum.stage is stages[len(found)]
+        assert curriculum.lesson is lessons[len(found)]
         if curriculum.add(success):
-            curriculum.end_stage()
+            curriculum.end_lesson()
             found.append(number)
     assert found == ends
     assert curriculum.finished
@@ -61,16 +61,16 @@ def test_a_stage_ends_after_its_iterations_or_at_its_threshold(stages, successes
 def test_a_stage_plays_all_training_tasks_or_those_with_its_prefixes():
     env = NumberLine(size=6)
     train = list(env.tasks("train"))
-    assert Stage("all", 1).choose(env) == train
-    some = Stage("some", 1, tasks=("0-", "3-")).choose(env)
+    assert Lesson("all", 1).choose(env) == train
+    some = Lesson("some", 1, tasks=("0-", "3-")).choose(env)
     assert some == [task for task in train if task.id[0] in "03"]
     assert 0 < len(some) < len(train)
     with pytest.raises(InvalidInput, match=r"'far' .*'77'.*number_line"):
-        Stage("far", 1, tasks=("77",)).choose(env)
+        Lesson("far", 1, tasks=("77",)).choose(env)
 
 
 def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
-    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    env, curriculum = NumberLine(size=6), Curriculum([Lesson("one", 9)])
     first, second, *others = env.tasks("train")
     won = [replace(episode([1.0], success=True), task=task) for task in (first, second, *others)]
     curriculum.note(won * 5)  # fails once in 2 ** 5, as far as is known
@@ -89,9 +89,9 @@ def test_tasks_that_failed_lately_are_drawn_more_often(tmp_path):
 
 
 @pytest.mark.parametrize("priority", [0.0, 0.3, 0.6])
-def test_success_is_weighted_by_the_tasks_of_the_stage(priority, tmp_path):
+def test_success_is_weighted_by_the_tasks_of_the_lesson(priority, tmp_path):
     """A policy that always solves the same half of the tasks, over 60 iterations."""
-    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    env, curriculum = NumberLine(size=6), Curriculum([Lesson("one", 9)])
     tasks = env.tasks("train")
     solved = {task.id for task in tasks[: len(tasks) // 2]}
     args = config(tmp_path, episodes=64, task_priority=priority)
@@ -112,9 +112,9 @@ def test_success_is_weighted_by_the_tasks_of_the_stage(priority, tmp_path):
         assert [each["success"] for each in means] == plain
 
 
-def test_failures_belong_to_tasks_of_their_stage(tmp_path):
-    env, stages = NumberLine(size=6), [Stage("one", 9), Stage("two", 9)]
-    failing, untouched = Curriculum(stages), Curriculum(stages)
+def test_failures_belong_to_tasks_of_their_lesson(tmp_path):
+    env, lessons = NumberLine(size=6), [Lesson("one", 9), Lesson("two", 9)]
+    failing, untouched = Curriculum(lessons), Curriculum(lessons)
     tasks = env.tasks("train")
     failing.note([replace(episode([1.0], success=task is tasks[3]), task=task) for task in tasks] * 5)
     args = config(tmp_path, episodes=20, task_priority=1.0)
@@ -125,13 +125,13 @@ def test_failures_belong_to_tasks_of_their_stage(tmp_path):
     before, plain = drawn()
     assert before != plain
     for curriculum in (failing, untouched):
-        curriculum.end_stage()
+        curriculum.end_lesson()
     after, plain = drawn()
     assert after == plain
 
 
 def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(tmp_path):
-    env, curriculum = NumberLine(size=6), Curriculum([Stage("one", 9)])
+    env, curriculum = NumberLine(size=6), Curriculum([Lesson("one", 9)])
     tasks = env.tasks("train")
     won = [replace(episode([1.0], success=True), task=task) for task in tasks]
     curriculum.note(won * 40)
@@ -156,4 +156,4 @@ def test_replayed_episodes_are_drawn_once_each_and_those_of_failing_tasks_first(
     ],
 )
 def test_successful_episodes_are_worth_replaying_or_those_of_a_return(threshold, rewards, success, worth):
-    assert Stage("one", 1, replay_threshold=threshold).worth_replaying(episode(rewards, success=success)) == worth
+    assert Lesson("one", 1, replay_threshold=threshold).worth_replaying(episode(rewards, success=success)) == worth

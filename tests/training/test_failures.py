@@ -11,7 +11,7 @@ from tiny_models import LABELS, policy_row, reflector_row, save_tiny
 from tiny_rlft import run, value_head
 from tiny_sft import fine_tune
 
-from reflectrl.config.training import Stage
+from reflectrl.config.training import Lesson
 from reflectrl.core import WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.load import new_model
@@ -61,7 +61,7 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
 def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_norm, tmp_path):
     options = {
         "advantage": value_head(),
-        "stages": [Stage("main", 20, env={"size": 6})],
+        "lessons": [Lesson("main", 20, env={"size": 6})],
         "save_every": 1,
         "optimizer": torch.optim.SGD,
         "max_grad_norm": max_grad_norm,

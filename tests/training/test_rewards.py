@@ -13,13 +13,13 @@ from tiny import LAYOUT, gpt2
 from tiny_rlft import ppo, run, value_head
 
 from reflectrl.config.advantage import rewards_to_go
-from reflectrl.config.training import EntropyTarget, Replay, Stage
+from reflectrl.config.training import EntropyTarget, Lesson, Replay
 from reflectrl.core import InvalidInput, Observation, Outcome, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.rollout.turn import policy_views
 from reflectrl.training.collector import Novelty, RewardScale
 
-STAGES = [Stage("main", 4, env={"size": 6})]
+STAGES = [Lesson("main", 4, env={"size": 6})]
 
 
 def walk(*rooms: str, task: str = "any") -> Trajectory:
@@ -54,7 +54,7 @@ def test_tasks_that_show_the_same_share_their_states():
 
 
 def test_the_bonus_fades_with_success_and_is_never_part_of_the_return(tmp_path):
-    trained = run(tmp_path, gpt2(spread=0.1), rewards={"env": 1.0, "novelty": 0.5}, stages=STAGES, episodes=16).train()
+    trained = run(tmp_path, gpt2(spread=0.1), rewards={"env": 1.0, "novelty": 0.5}, lessons=STAGES, episodes=16).train()
     counts, before = Novelty(), list[float]()
     for done, episodes in zip(trained.iterations, trained.episodes, strict=True):
         faded = 1 - (sum(before) / len(before) if before else 0.0)
@@ -64,7 +64,7 @@ def test_the_bonus_fades_with_success_and_is_never_part_of_the_return(tmp_path):
         assert done.episode_return == pytest.approx(sum(sum(each.rewards) for each in episodes) / len(episodes))
         before.append(done.success)
     assert 0 < before[0] < 1
-    assert run(tmp_path / "without", stages=STAGES[:1]).train().iterations[0].novelty is None
+    assert run(tmp_path / "without", lessons=STAGES[:1]).train().iterations[0].novelty is None
 
 
 def test_novelty_alone_is_learned_from(tmp_path):
@@ -73,7 +73,7 @@ def test_novelty_alone_is_learned_from(tmp_path):
             done = super().act(action)
             return Outcome(0.0, ended=done.ended, success=False)
 
-    trained = run(tmp_path, gpt2(spread=0.1), rewards={"novelty": 1.0}, env=Silent, stages=STAGES, episodes=8)
+    trained = run(tmp_path, gpt2(spread=0.1), rewards={"novelty": 1.0}, env=Silent, lessons=STAGES, episodes=8)
     before = trained.weights
     trained.train()
     assert not all(weight.equal(before[name]) for name, weight in trained.weights.items())
@@ -101,7 +101,7 @@ LEARNERS = {
 
 def learned(folder, factor, **options):
     """Return a run with rewards times ``factor``, and the policy's highest probability in each state that it saw."""
-    given = {"stages": STAGES, "episodes": 8, "normalize_rewards": True, **options}
+    given = {"lessons": STAGES, "episodes": 8, "normalize_rewards": True, **options}
     trained = run(folder / str(factor), gpt2(spread=0.1), env=scaled(factor), **given).train()
     views = [view for each in itertools.chain(*trained.episodes) for view in policy_views(each, LAYOUT)]
     decisions = trained.trainer.policy.act(views, [0.5] * len(views))

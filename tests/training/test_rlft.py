@@ -14,7 +14,7 @@ from tiny import LABELS, LAYOUT, MAX_LENGTH, gpt2, language_model, prefix_cache,
 from tiny_rlft import Killed, config, ppo, run, value_head
 
 from reflectrl.config.advantage import NoBaseline, StepGroup
-from reflectrl.config.training import EntropyBonus, EntropyTarget, Replay, Stage, Term, Terms, ThoughtTerm
+from reflectrl.config.training import EntropyBonus, EntropyTarget, Lesson, Replay, Term, Terms, ThoughtTerm
 from reflectrl.core import EpisodeFailed, Utterance, WorkFailed
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.adapters import add_lora
@@ -35,9 +35,9 @@ from reflectrl.training.rlft import ReflectRLTrainer
 pytestmark = pytest.mark.numerical
 
 EVERYTHING = {
-    "stages": [
-        Stage("near", 9, env={"size": 4}, success_threshold=0.0, window=3),
-        Stage("far", 3, env={"size": 8}, tasks=("0-", "7-")),
+    "lessons": [
+        Lesson("near", 9, env={"size": 4}, success_threshold=0.0, window=3),
+        Lesson("far", 3, env={"size": 8}, tasks=("0-", "7-")),
     ],
     "layout": replace(LAYOUT, shuffle=True),
     "episodes": 8,
@@ -65,8 +65,8 @@ def same(first, second):
     return all(torch.equal(weight, second[name]) for name, weight in first.items())
 
 
-def stage(iterations, **options):
-    return Stage("main", iterations, env={"size": 6}, **options)
+def lesson(iterations, **options):
+    return Lesson("main", iterations, env={"size": 6}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +81,17 @@ def straight(tmp_path_factory):
 
 @pytest.mark.slow
 def test_an_iteration_describes_its_fresh_episodes(straight):
-    steps, curriculum, weighted = 0, Curriculum(EVERYTHING["stages"]), False
+    steps, curriculum, weighted = 0, Curriculum(EVERYTHING["lessons"]), False
     for number, (iteration, episodes) in enumerate(zip(straight.iterations, straight.episodes, strict=True)):
         steps += sum(len(t.turns) for t in episodes)
         assert (iteration.iteration, len(episodes), iteration.env_steps) == (number, 8, steps)
-        curriculum.weigh(episodes, NumberLine(**curriculum.stage.env), EVERYTHING["task_priority"])
+        curriculum.weigh(episodes, NumberLine(**curriculum.lesson.env), EVERYTHING["task_priority"])
         curriculum.note(episodes)
         plain, means = episode_metrics(episodes).means, outcome_means(episodes, curriculum.weights)
         assert {name: getattr(iteration, name) for name in plain} == {**plain, **means}
         weighted |= plain["success"] != means["success"]
         if curriculum.add(means["success"]):
-            curriculum.end_stage()
+            curriculum.end_lesson()
     assert weighted
     assert curriculum.finished
     assert len({t.seed for episodes in straight.episodes for t in episodes}) == 6 * 8
@@ -99,14 +99,14 @@ def test_an_iteration_describes_its_fresh_episodes(straight):
 
 @pytest.mark.slow
 def test_stages_end_by_threshold_or_length_and_training_with_the_last(straight):
-    assert [iteration.stage for iteration in straight.iterations] == ["near"] * 3 + ["far"] * 3
+    assert [iteration.lesson for iteration in straight.iterations] == ["near"] * 3 + ["far"] * 3
     assert straight.trainer.curriculum.finished
     assert straight.trainer.learner.steps == 6 * 4 < straight.trainer.args.total_updates
     assert all(int(t.task.id[0]) < 4 for episodes in straight.episodes[:3] for t in episodes)
     assert {t.task.id[0] for episodes in straight.episodes[3:] for t in episodes} == {"0", "7"}
 
 
-def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
+def test_good_episodes_are_replayed_at_later_updates_of_their_lesson(straight):
     assert [iteration.replayed for iteration in straight.iterations] == [0, 2, 2, 0, 2, 2]
     good = [without_novelty(t) for episodes in straight.episodes[3:] for t in episodes if t.success]
     assert list(straight.trainer.replay) == good[-6:]
@@ -114,7 +114,7 @@ def test_good_episodes_are_replayed_at_later_updates_of_their_stage(straight):
 
 def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
     """With its recorded logprob and value only, there would be neither a ratio nor an advantage."""
-    options = {"stages": [stage(1)], "advantage": value_head(gae_lambda=0.95), "update": ppo(num_iterations=2)}
+    options = {"lessons": [lesson(1)], "advantage": value_head(gae_lambda=0.95), "update": ppo(num_iterations=2)}
     played = run(tmp_path / "played", gpt2(spread=0.1), episodes=16, **options).train().episodes[0]
     won = next(episode for episode in played if episode.success)
     sure = [replace(turn, decision=replace(turn.decision, logprob=0.0, value=won.episode_return)) for turn in won.turns]
@@ -140,7 +140,7 @@ def test_metrics_show_the_falling_learning_rate_and_each_gradient(straight):
 def test_the_learning_rate_may_fall_along_half_a_cosine(tmp_path):
     """The schedule of RL4VLM."""
     options = {"learning_rate": 1e-2, "learning_rate_end": 0.2, "learning_rate_schedule": "cosine"}
-    done = run(tmp_path, stages=[stage(4)], **options).train()
+    done = run(tmp_path, lessons=[lesson(4)], **options).train()
     expected = [1e-2 * (0.6 + 0.4 * math.cos(math.pi * update / 4)) for update in range(4)]
     assert [each.learning_rate for each in done.iterations] == pytest.approx(expected)
 
@@ -149,7 +149,7 @@ def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iterati
     term, expected = straight.trainer.args.terms.entropy, [0.1]
     for iteration, episodes in zip(straight.iterations, straight.episodes, strict=True):
         uniform = fmean(math.log(len(turn.menu)) for each in episodes for turn in each.turns)
-        progress = len(expected) / 12  # of the iterations of both stages, had none ended early
+        progress = len(expected) / 12  # of the iterations of both lessons, had none ended early
         expected.append(term.after(expected[-1], iteration.entropy, uniform=uniform, progress=progress))
     assert [iteration.entropy_coef for iteration in straight.iterations] == expected[:-1]
     assert len(set(expected)) == len(expected)
@@ -190,16 +190,16 @@ def test_a_killed_run_goes_on_to_the_same_weights(straight, tmp_path):
     finished = run(tmp_path, adapted(), **EVERYTHING).train(last_checkpoint(tmp_path))
     assert finished.iterations == []
     assert same(finished.weights, straight.weights)
-    other = run(tmp_path / "other", adapted(), **{**EVERYTHING, "stages": [stage(1)], "seed": 1}).train()
+    other = run(tmp_path / "other", adapted(), **{**EVERYTHING, "lessons": [lesson(1)], "seed": 1}).train()
     assert not {t.seed for t in other.episodes[0]} & {t.seed for t in straight.episodes[0]}
 
 
 # ---- learning --------------------------------------------------------------------------------------------------------
 
 LEARNING = {
-    "gigpo": {"stages": [Stage("main", 25, env={"size": 8})], "advantage": StepGroup(), "episodes_per_task": 4},
+    "gigpo": {"lessons": [Lesson("main", 25, env={"size": 8})], "advantage": StepGroup(), "episodes_per_task": 4},
     "ppo after a corrected thought": {
-        "stages": [Stage("main", 11, env={"size": 8})],
+        "lessons": [Lesson("main", 11, env={"size": 8})],
         "advantage": value_head(),
         "update": ppo(num_iterations=3, num_minibatches=2),
         "terms": Terms(entropy=EntropyBonus(0.05, 1.0), sft_thought=ThoughtTerm()),
@@ -256,7 +256,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
         POLICIES[policy](tmp_path),
         layout=replace(LAYOUT, shuffle=True),
         reflector=lm_reflector(gpt2(7, spread=0.1)),
-        stages=[stage(2)],
+        lessons=[lesson(2)],
         episodes=6,
         micro_batch_tokens=300,  # other batches than the rollout's
         update=ppo(epsilon=clip),
@@ -269,7 +269,7 @@ def test_before_the_first_update_sampled_and_scored_probabilities_are_equal(tmp_
 
 @pytest.mark.slow
 def test_the_ratio_is_not_one_after_an_update(tmp_path):
-    done = run(tmp_path, gpt2(spread=0.1), stages=[stage(1)], update=ppo(num_iterations=2, epsilon=TINY_CLIP)).train()
+    done = run(tmp_path, gpt2(spread=0.1), lessons=[lesson(1)], update=ppo(num_iterations=2, epsilon=TINY_CLIP)).train()
     assert done.iterations[0].clipped > 0.3  # of two passes, mostly steps of the second
 
 
@@ -277,7 +277,7 @@ def test_the_ratio_is_not_one_after_an_update(tmp_path):
 def test_updates_end_once_the_policy_has_moved_far(tmp_path):
     def trained(name, passes, **options):
         update = ppo(num_iterations=passes, **options)
-        return run(tmp_path / name, gpt2(spread=0.1), stages=[stage(1)], update=update, learning_rate=1e-2)
+        return run(tmp_path / name, gpt2(spread=0.1), lessons=[lesson(1)], update=update, learning_rate=1e-2)
 
     two, four = trained("two", 2).train(), trained("four", 4).train()
     stopped = trained("stopped", 4, target_kl=1e-4).train()  # which only the second pass sees
@@ -291,7 +291,7 @@ def test_updates_end_once_the_policy_has_moved_far(tmp_path):
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_truncated_episodes_are_bootstrapped_if_asked_for_and_then_not_replayed(tmp_path, bootstrap):
     options = {"advantage": value_head(bootstrap_truncated=bootstrap), "replay": Replay(size=50, episodes=1)}
-    done = run(tmp_path, gpt2(spread=0.1), stages=[stage(2, replay_threshold=-100.0)], episodes=16, **options).train()
+    done = run(tmp_path, gpt2(spread=0.1), lessons=[lesson(2, replay_threshold=-100.0)], episodes=16, **options).train()
     cut = [episode.last_value != 0 for episode in done.episodes[-1] if episode.truncated]
     assert cut == [bootstrap] * len(cut) != []
     played = [episode for episodes in done.episodes for episode in episodes]
@@ -316,7 +316,7 @@ def test_a_frozen_reflector_keeps_its_cache(tmp_path):
     model = gpt2(5, spread=0.2)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     player = lm_reflector(model, CountingReflector)
-    done = run(tmp_path / "two", reflector=player, stages=[stage(3)]).train()
+    done = run(tmp_path / "two", reflector=player, lessons=[lesson(3)]).train()
     assert same(model.state_dict(), before)
     assert not same(done.weights, gpt2().state_dict())
     assert player.cleared == 0
@@ -336,7 +336,7 @@ def test_in_a_resumed_iteration_a_reflector_computes_in_the_same_passes(tmp_path
         try_head(model)  # now, because it reads a few rows
         options = {"max_length": MAX_LENGTH, "max_new_tokens": 12, "temperature": 0.3, "prefix_cache": prefix_cache()}
         reflector = LMReflector(model, tokenizer(), **options)
-        training = run(tmp_path, reflector=reflector, stages=[stage(3)], save_every=1)
+        training = run(tmp_path, reflector=reflector, lessons=[lesson(3)], save_every=1)
 
         def note(_, args, given):  # noqa: ARG001 - the signature of torch
             shapes[training.trainer.iteration].append(tuple(given["input_ids"].shape))
@@ -370,7 +370,7 @@ def test_episodes_without_a_rating_are_neither_learned_from_nor_replayed(tmp_pat
     plain = {"gamma": 1.0, "advantage": NoBaseline(normalize=False), "replay": Replay(size=50, episodes=1)}
     trainer = ReflectRLTrainer(
         gpt2(),
-        config(tmp_path, stages=[stage(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain),
+        config(tmp_path, lessons=[lesson(2, replay_threshold=-100.0)], episodes=6, rewards=rewards, **plain),
         tokenizer(),
         env=NumberLine,
         seats=[Seat("rater", HalfBlind())],
@@ -402,8 +402,8 @@ def test_the_environments_of_a_stage_are_closed_when_it_ends(tmp_path):
         def close(self):
             seen.append(("closed", self.size))
 
-    stages = [Stage("near", 2, env={"size": 4}), Stage("far", 1, env={"size": 9})]
-    done = run(tmp_path, stages=stages, episodes=2, env=Counted, reflector=None).train()
+    lessons = [Lesson("near", 2, env={"size": 4}), Lesson("far", 1, env={"size": 9})]
+    done = run(tmp_path, lessons=lessons, episodes=2, env=Counted, reflector=None).train()
     assert seen == [(what, size) for size in (4, 9) for what in ("made", "closed") for _ in range(2)]
     assert {turn.reflection for episodes in done.episodes for t in episodes for turn in t.turns} == {None}
 
@@ -425,4 +425,4 @@ def test_dropped_episodes_are_not_learned_from(tmp_path):
         assert all(episode.task.options["start"] % 2 == 0 for episode in episodes)
         assert iteration.success == episode_metrics(episodes).success
     with pytest.raises(WorkFailed, match="all 4 episodes of iteration 0"):
-        run(tmp_path / "none", env=Breaking, stages=[stage(1, tasks=("1-", "3-", "5-"))]).train()
+        run(tmp_path / "none", env=Breaking, lessons=[lesson(1, tasks=("1-", "3-", "5-"))]).train()

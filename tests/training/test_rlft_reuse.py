@@ -9,7 +9,7 @@ import torch
 from tiny import LAYOUT, gpt2, language_model
 from tiny_rlft import run, value_head
 
-from reflectrl.config.training import EntropyBonus, Stage, Terms
+from reflectrl.config.training import EntropyBonus, Lesson, Terms
 from reflectrl.lm.adapters import add_lora
 from reflectrl.lm.load import adopt_kernels
 from reflectrl.lm.section import LoraSection, ModelSection
@@ -41,7 +41,7 @@ def trained(folder, model, iterations=1, **options):
     The optimizer is SGD, because Adam would turn rounding errors into steps of full size.
     """
     defaults = {
-        "stages": [Stage("main", iterations, env={"size": 6})],
+        "lessons": [Lesson("main", iterations, env={"size": 6})],
         "episodes": 6,
         "advantage": value_head(),
         "terms": Terms(entropy=EntropyBonus(0.1, 1.0)),

@@ -16,7 +16,7 @@ from tiny import LABELS, encoder, gpt2, language_model, tokenizer
 from tiny_rlft import config, value_head
 
 from reflectrl.config.advantage import BatchMean, NoBaseline, StepGroup
-from reflectrl.config.training import RLFTSettings, Stage, Terms, ThoughtTerm
+from reflectrl.config.training import Lesson, RLFTSettings, Terms, ThoughtTerm
 from reflectrl.core import Image, InvalidInput, Written, make_env
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.envs.number_line import NumberLine
@@ -256,8 +256,8 @@ def test_the_reported_loss_includes_imitation(tmp_path):
 @pytest.mark.parametrize(("aggregate", "kept"), [("all", 3), ("latest", 1)])
 def test_g4_corrections_of_all_iterations_or_of_the_last(aggregate, kept, tmp_path):
     corrector = Seat("corrector", says("Up."))
-    term, stages = ThoughtTerm(aggregate=aggregate), [Stage("main", 3, env={"size": 6})]
-    _, trainer = trainer_of(tmp_path, term, [corrector], stages=stages)
+    term, lessons = ThoughtTerm(aggregate=aggregate), [Lesson("main", 3, env={"size": 6})]
+    _, trainer = trainer_of(tmp_path, term, [corrector], lessons=lessons)
     rounds = []
     trainer._on_iteration = lambda _, fresh: rounds.append(corrections_of(fresh, trainer.layout))
     trainer.train()

@@ -13,7 +13,7 @@ from tiny import LAYOUT, encoder, gpt2
 from tiny_rlft import Killed, run
 from torch import nn
 
-from reflectrl.config.training import Stage, Validation
+from reflectrl.config.training import Lesson, Validation
 from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.head import add_choice_head
@@ -28,7 +28,7 @@ from reflectrl.training.learner import average, copy_weights, using
 from reflectrl.training.validation import Validator
 
 OPTIONS = {
-    "stages": [Stage("main", 3, env={"size": 6})],
+    "lessons": [Lesson("main", 3, env={"size": 6})],
     "rewards": {"env": -1.0},  # failing is rewarded, so the policy gets worse
     "learning_rate": 0.01,
     "episodes": 16,
@@ -107,7 +107,7 @@ def test_a_worsening_training_keeps_its_first_weights(kept):
 
 @pytest.mark.slow
 def test_a_training_that_gets_better_ends_with_the_weights_that_did_best(tmp_path):
-    better = {**OPTIONS, "rewards": {"env": 1.0}, "ema": 0.5, "stages": [Stage("main", 4, env={"size": 6})]}
+    better = {**OPTIONS, "rewards": {"env": 1.0}, "ema": 0.5, "lessons": [Lesson("main", 4, env={"size": 6})]}
     done = run(tmp_path, policy(), **better).train()
     best = max(done.iterations, key=lambda each: (each.validation_success, each.validation_return, each.iteration))
     assert best.validation_success > done.iterations[0].validation_start
@@ -125,7 +125,7 @@ class Greedy:
 
 @pytest.mark.slow
 def test_a_killed_run_still_knows_its_best_weights(tmp_path):
-    options = {**OPTIONS, "save_every": 1, "stages": [Stage("near", 2, env={"size": 4}), Stage("main", 9)]}
+    options = {**OPTIONS, "save_every": 1, "lessons": [Lesson("near", 2, env={"size": 4}), Lesson("main", 9)]}
     options |= {"validation": Validation(every=1, episodes=8, patience=3)}
     straight = run(tmp_path / "straight", policy(), **options).train()
     killed = run(tmp_path / "killed", policy(), dies_after=2, **options)
@@ -141,20 +141,20 @@ def test_a_killed_run_still_knows_its_best_weights(tmp_path):
 
 @pytest.mark.slow
 def test_each_stage_is_validated_and_ends_with_patience(tmp_path):
-    stages = [Stage("near", 3, env={"size": 4}), Stage("main", 100, env={"size": 6})]
-    options = {"stages": stages, "learning_rate": 1e-30, "validation": Validation(every=2, episodes=4, patience=2)}
+    lessons = [Lesson("near", 3, env={"size": 4}), Lesson("main", 100, env={"size": 6})]
+    options = {"lessons": lessons, "learning_rate": 1e-30, "validation": Validation(every=2, episodes=4, patience=2)}
     done = run(tmp_path, **options).train()
-    assert [each.stage for each in done.iterations] == ["near"] * 3 + ["main"] * 4  # the start, then two no better
+    assert [each.lesson for each in done.iterations] == ["near"] * 3 + ["main"] * 4  # the start, then two no better
     assert [each.validation_success is not None for each in done.iterations] == [False, True, True, *[False, True] * 2]
-    starts = [each.stage for each in done.iterations if each.validation_start is not None]
+    starts = [each.lesson for each in done.iterations if each.validation_start is not None]
     assert starts == ["near", "main"]
     assert [each.ended for each in done.iterations if each.ended] == ["iterations", "patience"]
 
 
 @pytest.mark.slow
 def test_the_last_stage_is_compared_with_the_weights_before_the_first(tmp_path):
-    stages = [Stage("near", 2, env={"size": 4}), Stage("main", 2, env={"size": 6})]
-    done = run(tmp_path, policy(), env=Both, **{**OPTIONS, "stages": stages}).train()
+    lessons = [Lesson("near", 2, env={"size": 4}), Lesson("main", 2, env={"size": 6})]
+    done = run(tmp_path, policy(), env=Both, **{**OPTIONS, "lessons": lessons}).train()
     [start] = [each.validation_start for each in done.iterations[2:] if each.validation_start is not None]
     assert start > max(each.validation_success for each in done.iterations[2:])
     assert all(torch.equal(weight, done.weights[name]) for name, weight in policy().state_dict().items())
@@ -181,7 +181,7 @@ class Silent(OneWay):
 @pytest.mark.slow
 @pytest.mark.parametrize(("env", "ended", "iterations"), [(OneWay, "expert", 2), (Silent, "iterations", 5)])
 def test_a_stage_ends_once_the_policy_does_as_well_as_the_expert(tmp_path, env, ended, iterations):
-    options = {"stages": [Stage("main", 5, env={"size": 4})], "validation": Validation(every=2, episodes=4)}
+    options = {"lessons": [Lesson("main", 5, env={"size": 4})], "validation": Validation(every=2, episodes=4)}
     done = run(tmp_path, env=env, reflector=None, **options).train()
     assert [each.ended for each in done.iterations] == [None] * (iterations - 1) + [ended]
     assert done.iterations[0].validation_expert == (1.0 if ended == "expert" else None)
@@ -227,7 +227,7 @@ class Played:
 def validated(settings, *results, model=None, expert=None):
     """Return a validator before the first iteration, and the collector that has the given results."""
     validator = Validator(settings, model, seed=0, share=(0, 1), trained=64)
-    validator.begin_stage(NumberLine())
+    validator.begin_lesson(NumberLine())
     collector = Played(*(({"": wins}, mean) for wins, mean in results), expert=expert)
     validator.start(collector, gather)
     return validator, collector
@@ -311,7 +311,7 @@ def test_patience_is_short_where_nothing_is_left_to_win(expert, last):
 @pytest.mark.parametrize(("episodes", "every"), [(64, 10), (512, 2), (4, 160)])
 def test_without_an_interval_validations_play_a_fifth_of_the_episodes(episodes, every):
     validator = Validator(Validation(), None, seed=0, share=(0, 1), trained=episodes)
-    validator.begin_stage(NumberLine())
+    validator.begin_lesson(NumberLine())
     assert [number for number in range(1, 161) if validator.due(number, ended=False)][0] == every
     assert validator.due(1, ended=True)
 
@@ -331,7 +331,7 @@ class GroupedLine(NumberLine):
 
 def test_the_success_of_each_group_is_gathered():
     validator = Validator(Validation(episodes=8), None, seed=0, share=(0, 2), trained=8)
-    validator.begin_stage(GroupedLine())
+    validator.begin_lesson(GroupedLine())
     played = Played(({"even": 2}, 0.5), ({"even": 1}, 0.0))
     assert validator.play(played, lambda *numbers: [numbers, numbers], 1) == {  # two processes that win equally often
         "validation_success": 4 / 8,

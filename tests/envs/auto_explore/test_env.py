@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from reflectrl.config.training import Stage
+from reflectrl.config.training import Lesson
 from reflectrl.core import InvalidInput, Task, WorkFailed, check_env, make_env
 from reflectrl.core.types import SPLITS
 from reflectrl.envs.auto_explore import AutoExplore
@@ -101,7 +101,7 @@ def test_a_bad_option_is_refused(shop, option, value, fact):
 
 def test_ids_begin_with_the_depth():
     env = AutoExplore()
-    chosen = Stage("shallow", 1, tasks=["d0/", "d1/"]).choose(env)
+    chosen = Lesson("shallow", 1, tasks=["d0/", "d1/"]).choose(env)
     shallow = [task for task in env.tasks("train") if task.options["file"].count("/") < 2]
     assert chosen == shallow
     assert 0 < len(shallow) < len(env.tasks("train"))
