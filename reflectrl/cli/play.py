@@ -138,7 +138,7 @@ class _Session:
                 self._screen.say(f"Player: {self._game.who}")
             self._screen.say("")
             self._screen.say(f"Episode {number} of {len(self._episodes)}: {episode.task.id}", "bold")
-            trajectory = play_episode(self._game, episode, self._show(pause, menus=menus))
+            trajectory = play_episode(self._game, episode, self._show(episode.seed, pause, menus=menus))
             self._end(trajectory)
             played.append(trajectory.success)
         if len(played) > 1:
@@ -151,7 +151,7 @@ class _Session:
             return ""
         return f" Saved in {self._file}: {counted(self._kept, 'episode')}."
 
-    def _show(self, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
+    def _show(self, seed: int, pause: Callable[[], None], *, menus: bool) -> Callable[[Turn], None]:
         steps = 0
 
         def show(turn: Turn) -> None:
@@ -161,7 +161,7 @@ class _Session:
             if menus:
                 if steps == 1 and turn.observation.task:
                     self._screen.state(turn.observation.task)
-                self._screen.step(steps, turn, self._game.labels(turn))
+                self._screen.step(steps, turn, self._game.labels(turn, seed))
             else:
                 self._screen.action(turn)
             self._screen.say(f"  Reward: {turn.reward:+.4g}{', an illegal action' if turn.illegal else ''}")

@@ -41,7 +41,7 @@ _PLAIN = {
     "WorkerLimits": "on_failure",
     "DatasetSection": "writer",
     "History": "show reward",
-    "PromptLayout": "labels shuffle action_mode menu",
+    "PromptLayout": "labels known_actions shuffle action_mode menu",
     "PromptSection": "instructions",
     "BuiltinSection": "pieces",
     "LoraSection": "target_modules layers",

@@ -111,7 +111,7 @@ class PromptEncoder:
     def with_menus(self, prompts: Sequence[Prompt], inputs: Inputs) -> PromptBatch:
         """Return ``inputs``, which end in ``prompts``, with the menus of these prompts; raises as ``batch`` does."""
         menus, device = [self._menu(prompt) for prompt in prompts], inputs.last.device
-        shown = self._label_ids[: max(len(menu.all_labels) for menu in menus)]
+        shown = self._label_ids[: max(menu.size for menu in menus)]
         choice_ids = torch.tensor(shown, dtype=torch.long, device=device)
         sizes = [len(menu.positions) for menu in menus]
         positions = [[*menu.positions, *[0] * (max(sizes) - len(menu.positions))] for menu in menus]
@@ -122,7 +122,7 @@ class PromptEncoder:
     def _menu(self, prompt: Prompt) -> Menu:
         if prompt.menu is None:
             raise InvalidInput("a policy was given a reflector's prompt; expected one with a menu.")
-        size = len(prompt.menu.all_labels)
+        size = prompt.menu.size
         if size > len(self._label_ids):
             raise InvalidInput(
                 f"a menu of {size} actions was given but the policy has {len(self._label_ids)} labels; raise the "

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.chat import turn_of
-from reflectrl.prompts import labels as label_names
 from reflectrl.prompts.format import ACTION_CUE
 
 PAD, EOS = "<|pad|>", "<|eos|>"
@@ -83,7 +82,7 @@ def add_label_tokens(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) 
 
 def are_added(labels: Sequence[str]) -> bool:
     """Return whether ``labels`` are of the kind "added"."""
-    return len(labels) > 0 and tuple(labels) == label_names("added", len(labels))
+    return len(labels) > 0 and all(label.startswith("<|") for label in labels)
 
 
 def end_with_text(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -15,7 +15,7 @@ from reflectrl.core.run_files import POLICIES, saved_player
 from reflectrl.core.text import shown
 from reflectrl.pipeline.folder import RunFolder, last_policy, read_recipe
 from reflectrl.pipeline.team import Team
-from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player, Policy, ReadsHints
 from reflectrl.prompts.views import State
 from reflectrl.rollout import Move, play_turn
@@ -190,11 +190,11 @@ def load_agent(
     players = Team(wanted, RunFolder(run), replies="reuse" if reuse_replies else "forget")
     if exported is not None and recipe is None:  # its environment need not be installed
         players.layout = exported.prompt
-        players.labels = labels(exported.prompt.labels, exported.max_actions)
+        players.max_actions = exported.max_actions
     lm, player = players.lm_policy(name)
     seats = players.seats(lm, name)
     who = f"{name} of {run}"
     validated = read_validated(saved_player(run, name))
     if greedy is None:
         greedy = validated is None or validated.plays_greedily
-    return Agent(who, wanted, players.layout, len(players.labels), name, greedy, validated, player(greedy), seats)
+    return Agent(who, wanted, players.layout, players.max_actions, name, greedy, validated, player(greedy), seats)

@@ -17,7 +17,7 @@ from reflectrl.core.run_files import DATASET
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.demonstrations import check_place, save_episode
 from reflectrl.pipeline.folder import read_recipe
-from reflectrl.prompts import History, PromptFormat, labels
+from reflectrl.prompts import History, PromptFormat
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout import Episode, rollout
 from reflectrl.rollout.record import Header
@@ -40,9 +40,9 @@ class Game:
     policy: Policy
     seats: tuple[Seat, ...]
 
-    def labels(self, turn: Turn) -> Sequence[str]:
-        """Return the labels of the actions of a turn's menu."""
-        return labels(self.header.prompt.labels, len(turn.menu))
+    def labels(self, turn: Turn, seed: int) -> Sequence[str]:
+        """Return the labels of the actions of a turn's menu, in an episode with ``seed``."""
+        return self.header.prompt.relabelled(turn.menu, turn.observation, seed).labels
 
     def check_demonstrations(self, episodes: Sequence[Episode], file: Path) -> None:
         """Check that the episodes can serve as demonstrations, and that ``file`` can hold them.

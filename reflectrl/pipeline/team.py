@@ -53,7 +53,7 @@ from reflectrl.pipeline.compute import with_precision
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.launch import is_main_process, process_count, process_rank
 from reflectrl.pipeline.preflight import reflector_recipe
-from reflectrl.prompts import PromptFormat, labels
+from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.players import Player, Policy
 from reflectrl.rollout.record import EpisodeStore, Header, read_trajectories
 from reflectrl.seats import SEATS
@@ -190,10 +190,15 @@ class Team:
         return self.recipe.layout(self.instructions)
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the longest menu."""
+    def max_actions(self) -> int:
+        """Length of the longest menu."""
         with closing(self.new_env({})) as env:
-            return labels(self.layout.labels, env.max_actions)
+            return env.max_actions
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of all menus."""
+        return self.layout.all_labels(self.max_actions)
 
     # ---- models of the run -------------------------------------------------------------------------------------------
 

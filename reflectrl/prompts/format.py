@@ -19,7 +19,7 @@ from annotated_types import Ge
 
 from reflectrl.core import InvalidInput, Observation
 from reflectrl.core.seeds import derive_seed
-from reflectrl.prompts.menu import Menu, make_menu
+from reflectrl.prompts.menu import Menu, labels, make_menu
 from reflectrl.prompts.prompt import Prompt
 from reflectrl.prompts.views import Role
 
@@ -77,6 +77,9 @@ class PromptLayout:
     """What is shown of past steps; a number ``n`` stands for ``{steps: n}``, the last ``n`` actions."""
     labels: Literal["numbers", "letters", "added"] = "numbers"
     """Menu labels; each must be one token of the model's tokenizer ("added" adds tokens and trains them)."""
+    known_actions: tuple[str, ...] = ()
+    """Actions that have the same label in every menu: the first labels, in this order. The other actions of a menu have
+    the labels after them, in the order shown."""
     shuffle: bool = False
     """Shuffle the menu at each step; common actions before the history (``menu: first``) once per episode."""
     action_mode: ActionMode = "enumerated"
@@ -118,7 +121,11 @@ class PromptFormat(PromptLayout):
     def relabelled(self, actions: tuple[str, ...], observation: Observation, seed: int) -> Menu:
         """Return a menu as it was shown in the episode with ``seed``, from its legal ``actions`` in the order shown."""
         common = observation.common if self.menu == "first" else ()
-        return make_menu(actions, self.labels, self._ordered(common, seed, "common actions"))
+        return make_menu(actions, self.labels, self._ordered(common, seed, "common actions"), self.known_actions)
+
+    def all_labels(self, max_actions: int) -> tuple[str, ...]:
+        """Return the labels of all menus that have at most ``max_actions`` actions."""
+        return labels(self.labels, len(self.known_actions) + max_actions)
 
     def _ordered(self, actions: tuple[str, ...], *purpose: str | int) -> tuple[str, ...]:
         if not self.shuffle:

@@ -35,6 +35,11 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
     return tuple(_ALPHABET[:count])
 
 
+def position(label: str) -> int:
+    """Return the position of a label among those of its kind."""
+    return _ALPHABET.index(label) if label.isalpha() else int(label.strip("<|>"))
+
+
 Lines = tuple[tuple[str, str], ...]
 """Text as pairs of a menu label and the text after it; the label is empty for text that follows no label."""
 NOT_NOW = "Not now:"
@@ -60,14 +65,18 @@ class Menu:
 
     @cached_property
     def all_labels(self) -> tuple[str, ...]:
-        """(m,) all labels of the prompt, those of the head first; they are the first m labels of their kind."""
+        """(m,) all labels of the prompt, those of the head first."""
         return (*self.common_labels, *(label for label, _ in self._others))
 
     @cached_property
     def positions(self) -> tuple[int, ...]:
-        """(n,) position of each action's label in ``all_labels``."""
-        position = {label: at for at, label in enumerate(self.all_labels)}
-        return tuple(position[label] for label in self.labels)
+        """(n,) position of each action's label among the labels of its kind."""
+        return tuple(map(position, self.labels))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of labels of the kind up to the last one of the prompt."""
+        return 1 + max(map(position, self.all_labels), default=-1)
 
     @cached_property
     def text(self) -> str:
@@ -113,11 +122,14 @@ def text_of(lines: Lines) -> str:
 
 
 @lru_cache(maxsize=1024)
-def make_menu(actions: tuple[str, ...], kind: str, common: tuple[str, ...] = ()) -> Menu:
-    """Return the menu of the legal ``actions``, in the order shown; ``common`` actions have the first labels."""
+def make_menu(actions: tuple[str, ...], kind: str, common: tuple[str, ...] = (), known: tuple[str, ...] = ()) -> Menu:
+    """Return the menu of the legal ``actions``, in the order shown.
+
+    ``known`` actions have the first labels, whether they are legal or not, then come the ``common`` ones.
+    """
     listed, legal = set(common), set(actions)
     others = tuple(action for action in actions if action not in listed)
-    names = labels(kind, len(common) + len(others))
-    label = dict(zip((*common, *others), names, strict=True))
+    labelled = tuple(dict.fromkeys((*known, *common, *others)))
+    label = dict(zip(labelled, labels(kind, len(labelled)), strict=True))
     shown = (*(action for action in common if action in legal), *others)
-    return Menu(tuple(label[action] for action in shown), shown, common, names[: len(common)])
+    return Menu(tuple(label[action] for action in shown), shown, common, tuple(label[action] for action in common))

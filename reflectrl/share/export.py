@@ -170,7 +170,7 @@ class _Export:
         recipe = scrubber.recipe(without_server(self.recipe))
         options = {**recipe.env.options, **recipe.eval.env}
         layout = replace(run_players.layout, instructions=scrubber.text(run_players.layout.instructions))
-        agent = AgentFile(recipe.env.name, options, layout, len(run_players.labels))
+        agent = AgentFile(recipe.env.name, options, layout, run_players.max_actions)
         adapter, reflecting = ((place / _ADAPTER).is_file() for place in (self.to, self.to / REFLECTOR))
         write_agent_file(self.to, agent)
         write_text(self.to / RECIPE, dump_recipe(recipe))

@@ -32,7 +32,6 @@ from reflectrl.lm.thinking import TextServer, writing_policy
 from reflectrl.lm.tokenizer import end_with_text, label_ids
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts import labels as menu_labels
 from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode, check_menus
 from reflectrl.prompts.players import Player
 from reflectrl.rollout import Episode, rollout
@@ -137,7 +136,7 @@ def layout_and_labels(
     longest = max(probe.max_actions for probe in probes)
     mode: ActionMode = "enumerated" if longest else "text"
     layout = layout or PromptFormat(instructions=probes[0].instructions, action_mode=mode)
-    labels = labels or menu_labels(layout.labels, longest)
+    labels = labels or layout.all_labels(longest)
     for probe in probes:
         probe.close()
     return layout, labels

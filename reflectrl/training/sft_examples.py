@@ -147,7 +147,7 @@ def _check(number: int, row: Row, player: Player, labels: Sequence[str]) -> None
             f"sft/{player}.jsonl."
         )
     given = row.prompt.menu.all_labels if row.prompt.menu else ()
-    if given != tuple(labels)[: len(given)]:
+    if not {*given} <= {*labels}:
         raise InvalidInput(
             f"row {number} has the labels {list(given)} but the recipe's are {list(labels)}; run gen-data again with "
             "this prompt.labels."

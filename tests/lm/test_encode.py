@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import LABELS, encoder, language_model, policy_prompt, reflector_prompt, tokenizer
+from tiny import ACTIONS, LABELS, encoder, language_model, policy_prompt, reflector_prompt, tokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import PromptEncoder, action_distribution
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.tokenizer import label_ids
+from reflectrl.prompts.menu import make_menu
 
 pytestmark = pytest.mark.numerical
 
@@ -75,6 +76,21 @@ def test_an_illegal_label_has_no_probability():
     (distribution.log_prob(torch.tensor([1, 2, 0, 0])) + distribution.entropy())[0].backward()
     moved = model.get_output_embeddings().weight.grad[LABEL_IDS].abs().sum(-1) > 0
     assert moved.tolist() == [at in LEGAL[0] for at in range(len(LABEL_IDS))]
+
+
+def test_the_probability_of_a_known_action_is_that_of_its_own_label():
+    model = language_model("llama")
+    add_choice_head(model)
+    actions = ACTIONS[:5]
+    prompts = [
+        replace(prompt, menu=make_menu(prompt.menu.actions, "letters", known=actions[::-1])) for prompt in RAGGED[:2]
+    ]
+    rows = action_distribution(model, encoder().batch(prompts, CPU))[0].probs.detach()
+    for row, legal in zip(rows, ([4, 3], [4, 3, 2, 1, 0]), strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([tokens_of(prompts[len(legal) > 2].text)])).logits[0, -1]
+        expected = logits[[LABEL_IDS[at] for at in legal]].softmax(-1)
+        torch.testing.assert_close(row[: len(legal)], expected, rtol=0, atol=1e-5)
 
 
 def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():

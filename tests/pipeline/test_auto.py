@@ -16,7 +16,7 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.auto import Survey
+from reflectrl.pipeline.auto import Survey, recurring
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
@@ -50,6 +50,16 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     assert kept.model.max_length < 1024
     assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
     assert kept.sft.policy.own_reflections == 1.0
+
+
+def test_actions_that_recur_in_menus_keep_their_labels(trained):
+    kept = load_saved_recipe(trained[0] / RECIPE)
+    assert kept.prompt.known_actions == ("right", "left")
+    assert "menus differ" in kept.budget.chosen["prompt.known_actions"]
+    line, halls = ([("left", "right")] * 3, [(f"enter hall {number}", "stay") for number in range(9)])
+    assert recurring([line, line]) == ()  # their places are labels enough
+    assert recurring([halls[:3], halls[3:6], halls[6:]]) == ()  # later episodes would have others again
+    assert recurring([halls, halls[::-1]]) == ("enter hall 0", "stay", *(f"enter hall {n}" for n in range(1, 9)))
 
 
 def test_what_a_recipe_states_stays_as_it_says(trained):

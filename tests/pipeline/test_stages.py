@@ -119,7 +119,7 @@ def test_done_stages_are_skipped_whatever_changes_that_no_result_depends_on(run)
 def test_changed_inputs_of_a_done_stage_are_named_and_refused(finished):
     with pytest.raises(InvalidInput, match=r"rlft\.learning_rate: 0\.001 -> 0\.5"):
         play_stages(small_recipe("rlft.learning_rate=0.5"), finished, "rlft")
-    with pytest.raises(InvalidInput, match=r"\(rlft\.stages\.0\.iterations: \d+ -> 90\)"):
+    with pytest.raises(InvalidInput, match=r"\(rlft\.lessons\.0\.iterations: \d+ -> 90\)"):
         play_stages(small_recipe("rlft.lessons.0.iterations=90"), finished, "rlft")
     with pytest.raises(InvalidInput, match=r"data\.samples: \d+ -> 41"):
         play_stages(small_recipe("data.samples=41"), finished, "eval")

@@ -66,6 +66,18 @@ def test_both_places_of_the_menu_to_the_letter(place, shuffle, kind):
     assert all(f"{label}. {action}\n" in expected for label, action in zip(menu.labels, menu.actions, strict=True))
 
 
+def test_a_known_action_has_the_same_label_in_every_menu():
+    layout = PromptFormat(history=0, labels="letters", known_actions=("go", "wait", "sing"))
+    hall = replace(HERE, actions=("sing", "dance", "go"), common=("wait", "dance"))
+    menu = layout.menu_of(hall)
+    assert (menu.labels, menu.positions, menu.size) == (("C", "D", "A"), (2, 3, 0), 4)
+    assert layout.menu_of(HERE).labels == ("A", "B")
+    assert layout.all_labels(3) == tuple("ABCDEF")
+    listing = replace(layout, menu="first")
+    shown = policy_prompt_of(listing, hall, [], None, listing.menu_of(hall)).text
+    assert shown == "B. wait\nD. dance\nA hall.\nC. sing\nA. go\nNot now: B\nAction:\n"
+
+
 def test_with_nothing_particular_to_a_state_its_menu_adds_nothing_to_it():
     layout, hall = PromptFormat(history=0, menu="first"), replace(HERE, common=HERE.actions)
     assert policy_prompt_of(layout, hall, [], None, layout.menu_of(hall)).text == "0. go\n1. wait\nA hall.\nAction:\n"

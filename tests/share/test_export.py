@@ -34,7 +34,10 @@ from reflectrl.share.export import export_run
 from reflectrl.share.hub import push
 from reflectrl.share.scrub import Scrubber
 
-ADAPTED = ("model.lora={r: 4, alpha: 8}", "prompt.labels=added", "sft.policy.learning_rate=0.05")
+ADAPTED = (
+    *("model.lora={r: 4, alpha: 8}", "sft.policy.learning_rate=0.05"),
+    *("prompt.labels=added", "prompt.known_actions=[subtract one, add one]"),
+)
 STATE = Observation("Number 3, target 6.", ("add one", "subtract one"))
 
 
@@ -45,7 +48,7 @@ def trained(trained_run: TrainedRuns) -> Path:
 
 @pytest.fixture(scope="module")
 def adapted(trained_run: TrainedRuns) -> Path:
-    """Overrides with LoRA and added menu labels on the built-in base."""
+    """Overrides with LoRA and added menu labels, which known actions keep, on the built-in base."""
     return trained_run(*ADAPTED)
 
 
