@@ -48,6 +48,13 @@ class Hall(Corridor):
         return replace(super().observe(), text=f"Room {self.room}.")
 
 
+class DarkHall(Hall):
+    """A hall that says its texts do not tell all."""
+
+    name = "dark_hall"
+    observable = False
+
+
 class SilentHall(Hall):
     """A hall without an expert."""
 
