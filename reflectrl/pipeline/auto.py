@@ -188,8 +188,8 @@ SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
 earlier where there is nothing more to learn."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 4000
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
-"""Bounds of what fits into the time. With at most 400 iterations, over which learning rate and entropy fall, the suite's
-triage_free ended at 74 % after 2 of 15 minutes; with 2,000, at 97 % after 500 iterations."""
+"""Bounds of what fits into the time. With 400 iterations at most, in which learning rate and entropy fall, triage_free
+of the suite ended at 74 % after 2 of 15 minutes; with 2,000, at 97 % after 500."""
 MAX_CHARACTERS = 40_000_000
 """Size of all prompts at most; SFT can read about as much in a quarter of an hour."""
 NOISE = 0.5
