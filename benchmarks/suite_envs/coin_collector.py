@@ -28,7 +28,7 @@ class CoinCollector(NatLangEnv):
         super().__init__(horizon=18)
 
     def tasks(self, split: str) -> list[Task]:
-        seeds = {"train": range(150), "validation": range(150, 200), "test": range(200, 300)}[split]
+        seeds = {"train": range(150, 3150), "validation": range(50), "test": range(50, 150)}[split]
         return [Task(f"house-{seed}", {"seed": seed}) for seed in seeds]
 
     def start(self, task: Task) -> None:

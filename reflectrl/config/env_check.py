@@ -164,6 +164,11 @@ def unused_settings(recipe: Recipe) -> Iterator[str]:
             "reflector_model: it is the model of a fine-tuned reflector, but players.reflector.player is "
             f"{reflector.player}; set reflector_model to null."
         )
+    if rlft is not None and rlft.sharpen and recipe.model.lora is not None:
+        yield (
+            "rlft.sharpen: it changes the weights of the policy's last norm, of which model.lora trains none; set "
+            "model.lora to null, or remove this."
+        )
     for role in ("reflector", "policy"):
         section = getattr(recipe.sft, role)
         if given := [name for name in ("check_every", "patience") if getattr(section, name) and not section.held_out]:

@@ -321,6 +321,10 @@ class RLFTSettings:
     validation: Validation | None = field(default_factory=Validation)
     """Validation during training; null: none, and the validation tasks are never read. An environment without such
     tasks is trained without it."""
+    sharpen: tuple[Positive, ...] = ()
+    """Factors of the policy's logits before training, of which that with the highest success rate of sampled validation
+    episodes is kept, of equal ones the first: a fine-tuned policy that hesitates plays better at a lower temperature,
+    and RLFT has more successes to learn from. Absent: 1. It needs a validation, and all weights to be trained."""
     keep: Literal["last", "best"] = "best"
     """Weights at the end of training: the last ones, as always without a validation, or those with the highest success
     rate of sampled validation episodes in the last lesson, the weights that training began with among them; if several
@@ -353,6 +357,11 @@ class RLFTSettings:
             raise InvalidInput(
                 f"gamma={self.gamma:g} and format_into_return={str(self.format_into_return).lower()} were given with "
                 "advantage.kind=group, which compares undiscounted returns of whole episodes; leave them at 1 and false"
+            )
+        if self.sharpen and (self.validation is None or self.terms.kl is not None or len(self.lessons) > 1):
+            raise InvalidInput(
+                f"sharpen={list(self.sharpen)} was given, which changes the weights that training begins with; it "
+                "needs a validation, which chooses, and a single lesson, and does not go with terms.kl"
             )
         if self.replay is not None and self.advantage.compares_episodes:
             raise InvalidInput(

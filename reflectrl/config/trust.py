@@ -58,7 +58,7 @@ _PLAIN = {
     **dict.fromkeys(("Reinforce", "PPO", "EntropyBonus"), "kind"),
     "EntropyTarget": "kind unit",
     "Validation": "greedy",
-    "RLFTSection": "learning_rate_schedule rewards format_into_return fallback_credit normalize_rewards keep",
+    "RLFTSection": "learning_rate_schedule sharpen rewards format_into_return fallback_credit normalize_rewards keep",
     "ReflectorSection": "name",
     "TrialsSection": "policies begin_with control",
     "EvalSection": "split tasks groups policies greedy controls",

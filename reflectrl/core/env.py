@@ -156,7 +156,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
 
-        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers.
+        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers. If
+        they are generated, give thousands for training: they cost nothing, and a small model knows a hundred by heart.
         """
 
     @abstractmethod

@@ -172,6 +172,45 @@ def try_head(model: PreTrainedModel) -> int | None:
     return None if states is None else states.size(-1)
 
 
+class LogitScale:
+    """Multiplies all logits of a model by a factor, exactly, through the parameters of its last norm.
+
+    Args:
+        model: any causal language model of transformers; all ranks call this if its weights are sharded.
+
+    Raises:
+        InvalidInput: the norm is not trained, or the logits do not follow it, because of a bias or a cap.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        vectors = [module for module in model.base_model.modules() if getattr(module, "weight", None) is not None]
+        norms = [module for module in vectors if module.weight.dim() == 1]
+        self._parameters = [*norms[-1].parameters(recurse=False)] if norms else []
+        if not self._parameters or not all(weight.requires_grad for weight in self._parameters):
+            raise InvalidInput(
+                "rlft.sharpen was given, but the last norm of the policy is not trained; train all weights "
+                "(model.lora=null), or remove rlft.sharpen."
+            )
+        self._weights = [weight.detach().clone() for weight in self._parameters]
+        inputs = padded([known_tokens(model, max(_LENGTHS))], model.device)
+        with trying(model):
+            own = next_logits(model, inputs).float()
+            self.set(2.0)
+            scaled = next_logits(model, inputs).float()
+            self.set(1.0)
+        if off(scaled, 2 * own) > _CLOSE:
+            raise InvalidInput(
+                f"rlft.sharpen was given, but the logits of {type(model).__name__} are not proportional to its last "
+                "norm; remove it."
+            )
+
+    @torch.no_grad()
+    def set(self, factor: float) -> None:
+        """Multiply the first logits by ``factor``."""
+        for parameter, weight in zip(self._parameters, self._weights, strict=True):
+            parameter.copy_(weight * factor)
+
+
 def _own_logits(model: Any, inputs: Inputs, other: int) -> Tensor:
     """Return (N, V) logits of the model's own ``forward``; raise if they change when padding is ``other``."""
     width = inputs.input_ids.size(1)

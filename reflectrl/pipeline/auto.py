@@ -222,6 +222,10 @@ KNOWN, FORESEEN = 200, 0.99
 """Maximum number of actions that have labels of their own, and the fraction of the actions in the menus of every second
 episode that the other episodes must have shown. In the suite's coin_collector (with 3,000 houses), where menus list the
 ways out of a room, success of SFT and RLFT rose from 48 and 48 to 61 and 81 %."""
+SHARPEN = (1.0, 2.0)
+"""Factors of the logits that are tried before RLFT. In an environment that nobody tuned (calls at night: SFT solved 62 %
+of sampled and 81 % of greedy episodes), validation success was 61 % with 1 and 69 % with 2; after 25 iterations, 67 and
+84 %; after 40, 80 and 89 %."""
 NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states where nobody teaches."""
 ROOM = 1.2
@@ -412,6 +416,10 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         return
     if recipe.model.name == BUILTIN:
         yield Chosen("rlft.learning_rate", 3e-4, "suits a model with random weights")
+    rlft, taught = recipe.rlft, recipe.sft.enabled and recipe.prompt.action_mode == "enumerated"
+    alone = rlft.validation is not None and rlft.terms.kl is None and len(rlft.lessons) == 1
+    if recipe.model.name == BUILTIN and taught and alone:
+        yield Chosen("rlft.sharpen", SHARPEN, "a policy that hesitates has few successes to learn from")
     for key, (value, reason) in suited(seen.horizon, seen.return_spread).items():
         if key != "gamma" or not isinstance(recipe.rlft.advantage, EpisodeGroup):  # which has no discount
             yield Chosen(f"rlft.{key}", value, reason)

@@ -84,7 +84,7 @@ def seconds_per_iteration(recipe: Recipe, run: RunFolder, lesson: Lesson) -> tup
     """
     section = recipe.rlft or RLFTSection()
     lessons = [replace(lesson, iterations=2, success_threshold=None)]
-    short = replace(section, lessons=lessons, validation=None, keep="last")
+    short = replace(section, lessons=lessons, validation=None, sharpen=(), keep="last")
     side_by_side = min(section.batch_size or section.episodes, section.episodes)
     clock: list[float] = []
 
@@ -198,7 +198,7 @@ def _short(recipe: Recipe) -> Recipe:
     rlft = recipe.rlft
     if rlft is not None:
         lessons = [replace(lesson, iterations=1, success_threshold=None) for lesson in rlft.lessons]
-        rlft = replace(rlft, lessons=lessons, validation=None, keep="last")
+        rlft = replace(rlft, lessons=lessons, validation=None, sharpen=(), keep="last")
     return recipe.model_copy(
         update={
             "budget": None,

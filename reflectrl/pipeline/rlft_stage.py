@@ -207,7 +207,8 @@ class _Records:
         self._recent.append(done)
         if done.validation_start is not None:
             expert = "" if done.validation_expert is None else f", expert {done.validation_expert:.0%}"
-            self._goal = f" (start {done.validation_start:.0%}{expert})"
+            sharper = f", logits x {done.sharpened:g}" if done.sharpened else ""
+            self._goal = f" (start {done.validation_start:.0%}{sharper}{expert})"
             self._validated = f"  validation{self._goal}"
         if done.validation_success is not None:
             self._validated = f"  validation {done.validation_success:.0%}{self._goal}"

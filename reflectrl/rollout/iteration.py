@@ -212,6 +212,8 @@ class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     """Success rate of the same episodes with the most probable actions; ``None`` without such a validation."""
     validation_return: float | None = metric("rollout/validation_return", "Validation return", default=None)
     """Mean undiscounted return of the sampled validation episodes; ``None`` without a validation."""
+    sharpened: float | None = None
+    """In the first iteration: factor of the logits of the weights that training began with; ``None`` without."""
     validation_start: float | None = metric("rollout/validation_start", fraction=True, default=None)
     """In the first iteration of a lesson: ``validation_success`` of the weights that training began with."""
     validation_start_greedy: float | None = metric(

@@ -160,8 +160,9 @@ class Learner:
         self._scheduler = scheduler
         self._max_grad_norm = max_grad_norm
         self._ema = ema
-        self.average: Weights | None = copy_weights(model) if ema else None
+        self.average: Weights | None = None
         """The exponential average of the weights."""
+        self.begin_average()
         self.steps = 0
         """Number of optimizer steps, those without a gradient included."""
 
@@ -169,6 +170,10 @@ class Learner:
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
         return float(self._optimizer.param_groups[0]["lr"])
+
+    def begin_average(self) -> None:
+        """Let the average, if there is one, begin with the present weights."""
+        self.average = copy_weights(self._module) if self._ema else None
 
     def step(self, loss: float, broken: Callable[[], BrokenStep]) -> float:
         """Change the weights by the gradient of this process's ``loss``, and return its norm before clipping.

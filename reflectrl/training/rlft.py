@@ -30,6 +30,7 @@ from reflectrl.core.registry import Env
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.core.types import Drawn
+from reflectrl.lm.head import LogitScale
 from reflectrl.lm.load import save_model
 from reflectrl.lm.policy import Scores
 from reflectrl.prompts import PromptFormat
@@ -342,7 +343,11 @@ class ReflectRLTrainer(Drawn):
         if self.curriculum.successes:  # the lesson continues from a checkpoint
             return {}
         with part("validation"), using(self.lm.model, self._first_weights if self.curriculum.index else None):
-            return self.validator.start(self._collector, self._gather)
+            scale = LogitScale(self.lm.base) if self.args.sharpen else None
+            shown = self.validator.start(self._collector, self._gather, scale, self.args.sharpen)
+        if scale is not None:
+            self.learner.begin_average()
+        return shown
 
     def _play(self, lesson: Lesson) -> list[Trajectory]:
         """Play one batch of fresh episodes of ``lesson``.

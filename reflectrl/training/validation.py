@@ -16,6 +16,7 @@ from torch import nn
 from reflectrl.config.training import Validation
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory
 from reflectrl.core.jsonl import decode, encode
+from reflectrl.lm.head import LogitScale
 from reflectrl.rollout import Episode
 from reflectrl.rollout.loop import fixed_episodes
 from reflectrl.rollout.results import Validated
@@ -107,12 +108,16 @@ class Validator:
             self._episodes = ()
             _log.warning(f"training without a validation (rlft.validation), so its last weights are kept: {error}")
 
-    def start(self, collector: Collector, gather: Gather) -> dict[str, Any]:
+    def start(
+        self, collector: Collector, gather: Gather, scale: LogitScale | None = None, factors: Sequence[float] = ()
+    ) -> dict[str, Any]:
         """Forget the results of the lesson before, and validate the weights that training began with, and the expert.
 
         Args:
             collector: plays the episodes, with these weights.
             gather: exchanges numbers between processes.
+            scale: is set to the one of ``factors`` with the highest success rate of sampled episodes.
+            factors: factors of the logits that are tried.
 
         Returns:
             Fields of the lesson's first ``Iteration``.
@@ -121,6 +126,14 @@ class Validator:
         if not self._episodes:
             return {}
         now = self._progress
+        chosen = None
+        if scale is not None:
+            won = dict[float, float]()
+            for factor in factors:
+                scale.set(factor)
+                won[factor] = sum(rank[0] for rank in gather(*_sums(collector.validate(self._own, greedy=False))))
+            chosen = max(won, key=lambda factor: won[factor])
+            scale.set(chosen)
         now.start, _ = self._validated(collector, gather, iterations=0)
         expert = collector.play_expert(self._own)
         told = gather(*_sums(expert or ()), float(expert is None))
@@ -129,6 +142,7 @@ class Validator:
             now.expert = Validated(wins / len(self._episodes), None, returns / max(1, played), len(self._episodes), 0)
         self._compare(now.start)
         return {
+            "sharpened": chosen,
             "validation_start": now.start.sampled,
             "validation_start_greedy": now.start.greedy,
             "validation_expert": None if now.expert is None else now.expert.sampled,

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.adapters import add_lora
-from reflectrl.lm.head import add_choice_head, next_logits
+from reflectrl.lm.head import LogitScale, add_choice_head, next_logits
 from reflectrl.lm.reuse import refusal
 from reflectrl.lm.section import LoraSection
 from reflectrl.lm.sequences import padded
@@ -214,6 +214,30 @@ def lora_on_the_head():
     return get_peft_model(
         language_model("llama"), LoraConfig(r=2, target_modules=["q_proj", "lm_head"])
     ).get_base_model()
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2", "gpt_neox"])
+def test_all_logits_are_multiplied_exactly(architecture):
+    model = language_model(architecture)
+    before = own_logits(model)
+    scale = LogitScale(model)
+    assert torch.equal(own_logits(model), before)
+    for factor in (3.0, 0.5):
+        scale.set(factor)
+        assert_close(own_logits(model), factor * before)
+
+
+@pytest.mark.parametrize(
+    ("make", "facts"),
+    [
+        (lambda: language_model("gemma2"), "not proportional to its last norm"),
+        (lambda: get_peft_model(language_model("llama"), LoraConfig(r=2)).get_base_model(), "model.lora=null"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # of peft at each wrapping
+def test_logits_that_cannot_be_multiplied_are_refused(make, facts):
+    with pytest.raises(InvalidInput, match=facts):
+        LogitScale(make())
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def test_every_number_of_an_iteration_has_a_name_in_a_group() -> None:
         "lesson",
         "success_by_group",
         "validation_by_group",
+        "sharpened",
         "ended",
     }
     assert shown <= set(NAMES)

@@ -32,6 +32,8 @@ from reflectrl.training.rlft import ReflectRLTrainer
         ({"terms": {"entropy": {"kind": "target"}}}, "terms.entropy.target: nothing was given"),
         ({"episodes": 6, "episodes_per_task": 4}, "episodes"),  # an incomplete group
         ({"episodes": 0}, "episodes"),
+        ({"sharpen": (1.0, 2.0), "validation": None}, "sharpen=.*needs a validation"),
+        ({"sharpen": (1.0, 0.0)}, "sharpen.1: given 0"),
         ({"replay": {"size": 8}}, "replay.episodes: nothing was given"),
         ({"max_steps": 50}, "max_steps: unknown key, given 50"),  # an argument of Trainer
         ({"save_evry": 7}, "save_evry: unknown key, given 7; did you mean 'save_every'"),

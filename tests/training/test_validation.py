@@ -16,7 +16,7 @@ from torch import nn
 from reflectrl.config.training import Lesson, Validation
 from reflectrl.core import Observation, Task, Trajectory
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.lm.head import add_choice_head
+from reflectrl.lm.head import LogitScale, add_choice_head
 from reflectrl.lm.policy import LMPolicy
 from reflectrl.rollout import Episode
 from reflectrl.rollout.loop import evaluate
@@ -114,6 +114,28 @@ def test_a_training_that_gets_better_ends_with_the_weights_that_did_best(tmp_pat
     as_played = {"options": {"size": 6}, "seed": done.trainer.args.seed, "episodes": 24}
     assert evaluate(done.trainer, NumberLine, "validation", **as_played).success == best.validation_success
     assert done.trainer.validated.iterations == best.iteration + 1
+
+
+@pytest.mark.slow
+def test_a_policy_that_hesitates_begins_sharpened(tmp_path):
+    options = {**OPTIONS, "rewards": {"env": 1.0}, "save_every": 1, "ema": 0.5, "sharpen": (1.0, 9.0, 3.0)}
+    taught = run(tmp_path / "taught", policy(), **{**OPTIONS, "rewards": {"env": 1.0}}).train().weights
+
+    def begun(folder, **more):
+        model = policy()
+        model.load_state_dict(taught)
+        LogitScale(model).set(1 / 9)
+        return run(folder, model, **{**options, **more})
+
+    plain, sharp = begun(tmp_path / "plain", sharpen=()).train(), begun(tmp_path / "sharp").train()
+    first, *rest = sharp.iterations
+    assert first.sharpened == 9
+    assert {each.sharpened for each in (*rest, *plain.iterations)} == {None}
+    assert first.validation_start > plain.iterations[0].validation_start
+    assert first.validation_start_greedy == plain.iterations[0].validation_start_greedy
+    assert first.entropy < plain.iterations[0].entropy
+    continued = begun(tmp_path / "sharp").train(tmp_path / "sharp" / "checkpoint-1")
+    assert same(continued.weights, sharp.weights)
 
 
 class Greedy:
