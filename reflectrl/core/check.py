@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -198,6 +199,8 @@ PASTS = 4
 """Number of tasks played to find equal texts that need different actions, for each episode played of a split."""
 STARTS = 16
 """Number of tasks of each split whose first states are compared, for each episode played of it."""
+SLOW = 0.2
+"""Seconds of a processor that it may take to make an environment."""
 
 
 def _need(ok: bool, sentence: str) -> None:
@@ -424,7 +427,9 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
     _check_author(env)
     rng = random.Random(0)
     expert = []
+    began = time.process_time()
     with _twin(env) as twin:
+        making = time.process_time() - began
         _check_splits(env, twin)
         for split in env.splits:
             tasks = list(env.any_tasks(split))
@@ -448,6 +453,11 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
         raise InvalidInput(f"{env.name}: gymnasium's check_env says: {message_of(error)}") from error
     ambiguity = ambiguous_states(env, episodes=PASTS * episodes, seed=0)
     remarks = [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
+    if making > SLOW:
+        remarks.append(
+            f"It takes {making:.1f} s to make one, and training plays dozens side by side: make what all have in common "
+            "once, for example in a function with functools.cache."
+        )
     return remarks if ambiguity is None else [*remarks, str(ambiguity)]
 
 

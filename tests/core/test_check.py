@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 
 import pytest
 from corridor import Corridor, corridor
@@ -67,6 +68,17 @@ def test_an_expert_that_fails_or_stops_acting_is_remarked_on():
     assert re.fullmatch(r"The expert succeeds in 0 of \d+ episodes\.", failing)
     [silent] = check_env(corridor(**apart, expert=lambda self: "right" if self.room else None))
     assert re.match(r"The expert stops acting in \d+ of \d+ episodes; data\.teacher=expert needs", silent)
+
+
+def test_an_environment_that_takes_long_to_make_is_remarked_on():
+    def made_slowly(self, horizon):
+        Corridor.__init__(self, horizon)
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+
+    [slow] = check_env(corridor(tasks=tasks_apart, __init__=made_slowly))
+    assert re.match(r"It takes 0\.\d s to make one, and training plays dozens side by side: ", slow)
 
 
 def test_further_splits_are_played_as_well():
