@@ -394,7 +394,8 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 
 def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
-    """Choose how both players are fine-tuned and how the policy learns from play, except for how long."""
+    """Choose how both players are fine-tuned and how the policy learns from play, except for how long, and the test."""
+    yield Chosen("eval.max_tasks", recipe.eval.episodes, "greedily, no more tasks are played than with sampled actions")
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):
             for key, count in _SFT_ENDS.items():
@@ -432,9 +433,10 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     """Choose the bounds of both players' fine-tuning."""
-    wanted = wanted_players(recipe)
-    for player in wanted:
-        seconds = seconds_per_step(recipe, run, player)
+    wanted, began = wanted_players(recipe), time.monotonic()
+    paces = {player: seconds_per_step(recipe, run, player) for player in wanted}
+    left -= time.monotonic() - began
+    for player, seconds in paces.items():
         steps = round(min(max(SFT_SHARE * left / len(wanted) / seconds, MIN_SFT_STEPS), MAX_SFT_STEPS))
         for name in ("reflector", "policy") if player == "both" else (player,):
             yield Chosen(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
@@ -445,7 +447,9 @@ def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     """Choose the bound of RLFT, each lesson of a curriculum with the same number of iterations."""
     if recipe.rlft is None:
         return
+    began = time.monotonic()
     seconds, _ = seconds_per_iteration(recipe, run, recipe.rlft.lessons[0])
+    left -= time.monotonic() - began
     fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.lessons)
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
     for number in range(len(recipe.rlft.lessons)):

@@ -47,6 +47,11 @@ _SECONDS = ("wall_seconds", "cpu_seconds")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
+def clocks() -> tuple[float, float]:
+    """Return the time on the clock on the wall and on that of the processor, in seconds."""
+    return time.monotonic(), time.process_time()
+
+
 class CallbackFailed(Exception):
     """Raised for an error of the caller's own function, its argument, which is no error of the run folder."""
 
@@ -267,12 +272,12 @@ class RunFolder:
         self._update(stage, {"done": True, "inputs": stage_inputs(recipe, stage), "products": self._products(stage)})
 
     @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
+    def timed(self, stage: str, since: tuple[float, float] | None = None) -> Iterator[None]:
         """Add the seconds that the block takes to those of ``stage``, also if it is stopped or fails.
 
-        Only a start that is killed is not counted.
+        Only a start that is killed is not counted. ``since`` is ``clocks()`` where the work began before the block.
         """
-        wall, cpu = time.monotonic(), time.process_time()
+        wall, cpu = since or clocks()
         try:
             yield
         except BaseException:

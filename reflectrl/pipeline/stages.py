@@ -23,7 +23,7 @@ from reflectrl.core.text import counted, first_line
 from reflectrl.data_gen.generate import Spending, reflector_alone
 from reflectrl.endpoint.account import Account, Usage
 from reflectrl.pipeline.console import Reporter, labelled
-from reflectrl.pipeline.folder import RunFolder, disk_errors
+from reflectrl.pipeline.folder import RunFolder, clocks, disk_errors
 from reflectrl.pipeline.launch import check_agreement, is_main_process, process_count, wait_for_all
 from reflectrl.pipeline.preflight import preflight
 from reflectrl.pipeline.trackers import tracking
@@ -103,6 +103,7 @@ def _see_one_gpu() -> None:
 
 
 def _run_stage(job: _Job, stage: str) -> None:
+    began = clocks()
     if job.recipe.budget is not None and not job.run.has_begun(stage):
         from reflectrl.pipeline.auto import chosen
 
@@ -143,7 +144,7 @@ def _run_stage(job: _Job, stage: str) -> None:
             shutil.rmtree(run / base, ignore_errors=True)
     wait_for_all()  # until all have seen what the main process changes now
     begun = contextlib.nullcontext() if job.spending.dry_run else run.begun(recipe, stage, anew=not same)
-    with begun, run.timed(stage):  # a dry run begins nothing, so that the recipe may still change
+    with begun, run.timed(stage, began):  # a dry run begins nothing, so that the recipe may still change
         is_finished = _work(job, stage)
     if is_finished:
         run.finish(recipe, stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from reflectrl.core.addresses import value_at
 from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import Survey, recurring
+from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
@@ -36,8 +38,9 @@ def recipe(env="corridor:Hall", *overrides, **more):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    path = tmp_path_factory.mktemp("auto") / "run"
-    return path, play_stages(recipe(), path)
+    path, began = tmp_path_factory.mktemp("auto") / "run", time.monotonic()
+    play_stages(recipe(), path)
+    return path, time.monotonic() - began
 
 
 def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen_and_why(trained):
@@ -65,6 +68,7 @@ def test_actions_that_recur_in_menus_keep_their_labels(trained):
 def test_what_a_recipe_states_stays_as_it_says(trained):
     kept = load_saved_recipe(trained[0] / RECIPE)
     assert (kept.data.samples, kept.rlft.episodes, kept.eval.greedy) == (60, 8, False)
+    assert kept.eval.max_tasks == kept.eval.episodes == 6
     assert not {"data.samples", "rlft.episodes"} & kept.budget.chosen.keys()
     again = load_recipe(recipe(), ["rlft.gamma=0.5", "rlft.update={kind: reinforce}"])
     assert again.budget.states("rlft.gamma")
@@ -73,6 +77,11 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
     short = recipe("corridor:Hall", "rlft.lessons.0.success_threshold=0.9")
     assert short.rlft.lessons[0].success_threshold == 0.9
     assert not short.budget.states("rlft.lessons.0.iterations")
+
+
+def test_measuring_takes_its_time_out_of_the_budget(trained):
+    path, seconds = trained
+    assert RunFolder(path).seconds() > 0.9 * seconds
 
 
 def test_a_run_that_continues_keeps_its_bounds(trained):
