@@ -58,6 +58,9 @@ SOLVED = 0.9
 """Success rate in training from which a low entropy does no harm."""
 COVERED = 0.5
 """Maximum share of the visited states that the teacher's rows show."""
+REPEATED = 0.05
+"""Minimum share of the states, the policy's or the expert's, that these rows show: where nearly all texts are new, such
+as those with measured numbers, no number of rows shows them."""
 MEMORISED = 0.15
 """Minimum distance of success in the last quarter of training from that in the tasks of the evaluation."""
 RISE = 0.03
@@ -352,6 +355,8 @@ def _uncovered(of: _Evidence) -> Cause | None:
     if not known or steps < LEAST or share > COVERED:
         return None
     own, compared = _coverage(known, *of.played("expert"))
+    if compared and max(share, own) < REPEATED:
+        return None
     strays = compared > 0 and own - share > 1 - COVERED
     beside = f" and {_percent(own)} of the expert's" if compared else ""
     return Cause(

@@ -336,6 +336,9 @@ def test_states_that_the_teacher_never_shows_are_named(tmp_path: Path) -> None:
         "the teacher's rows show 0 % of the states that the policy visits and 100 % of the expert's",
     )
     assert found(folder)[0].remedy.startswith("more of `data.noise`")  # it strays where the expert never is
+    walks = [walk(f"t-{n}", texts(200 + n), success=True) for n in range(40)]
+    play(folder, "eval-expert-none-sampled.jsonl", walks, layout)
+    assert found(folder) == []  # every state is new, to the expert as well
     play(folder, "eval-rlft-none-sampled.jsonl", [walk(f"t-{n}", texts(n), success=True) for n in range(40)], layout)
     assert found(folder) == []
 
