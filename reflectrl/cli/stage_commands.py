@@ -255,7 +255,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     runs: RunsOption = Path("runs"),
     run: Annotated[
-        str | None, typer.Option("--run", help="Name of the run folder; default: the environment's name.")
+        str | None, typer.Option("--run", help="Name of the run folder; default: ENV, from its last colon on.")
     ] = None,
     max_cost: MaxCost = None,
     overrides: Overrides = None,

@@ -473,7 +473,7 @@ def _out_of_time(of: _Evidence) -> Cause | None:
     return Cause(
         "horizon",
         f"the horizon of {horizon} steps ends {_percent(ended / len(played))} of the episodes",
-        "a larger `env.options.horizon`, or rewards for progress",
+        "a larger `env.options.horizon`, where the environment has this option, or rewards for progress",
     )
 
 
