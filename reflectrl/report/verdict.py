@@ -114,13 +114,15 @@ def _gain(group: Sequence[RunData], name: str) -> Iterator[str]:
         return
     rows = judged_rows(group[0])
     success = f"success on split {rows.split}" if rows and len(judged_splits(group[0])) > 1 else "success"
+    before = _estimates(group, "sft")
     if way := tell_way(each, _estimates(group, "random"), _estimates(group, "expert")):
         yield name + way
     if untrained := _estimates(group, "zero_shot", "none"):
         seeds = "" if len(group) == 1 else f", mean of {len(group)} runs"
         shown = over_runs(untrained)
         yield f"{name}Zero-shot, before any training and without reflections, {success} was {shown}{seeds}."
-    yield name + tell_gain(each, _estimates(group, "sft"), success)
+    if before or not way:
+        yield name + tell_gain(each, before, success)
     if worst := tell_worst([one.mean for one in each], [run.name for run in group]):
         yield worst
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_run_is_told_from_before_to_after_with_intervals(
     tmp_path: Path, before: float, after: float, sentence: str
 ) -> None:
     assert judge(evaluated(tmp_path / "run", after, before, SILENT)) == [sentence, ONE_RUN]
+
+
+def test_success_is_told_once_where_no_policy_was_trained_before(tmp_path: Path) -> None:
+    file = evaluated(tmp_path / "run", 0.94, 0.1, SILENT) / "eval.jsonl"
+    write_results(file, [replace(row, policy=row.policy.replace("sft", "random")) for row in read_results(file)])
+    assert judge(tmp_path / "run") == [
+        "RLFT is better than random: success is 94 % [88, 97], random 10 %.",
+        ONE_RUN,
+    ]
 
 
 def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_ones(tmp_path: Path) -> None:
