@@ -455,8 +455,8 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
     remarks = [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
     if making > SLOW:
         remarks.append(
-            f"It takes {making:.1f} s to make one, and training plays dozens side by side: make what all have in common "
-            "once, for example in a function with functools.cache."
+            f"It takes {making:.1f} s to make one, and training plays dozens side by side: make what all have in "
+            "common once, for example in a function with functools.cache."
         )
     return remarks if ambiguity is None else [*remarks, str(ambiguity)]
 
