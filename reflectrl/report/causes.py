@@ -1,8 +1,8 @@
 """Causes of a low success that the files of a run prove, each with its number and the setting that addresses it.
 
-A cause is named only beyond its threshold below, and only where RLFT ended far from what is possible. The order of
-``KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left out, then what
-training lacked, then how it shows.
+A cause is named only beyond its threshold below and, but for ``_rising``, where RLFT ended far from what is possible.
+The order of ``KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left
+out, then what training lacked, then how it shows.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ SOLVED = 0.9
 COVERED = 0.5
 """Maximum share of the visited states that the teacher's rows show."""
 REPEATED = 0.05
-"""Minimum share of the states, the policy's or the expert's, that these rows show: where nearly all texts are new, such
-as those with measured numbers, no number of rows shows them."""
+"""Minimum share of the policy's or the expert's states that these rows show: measured numbers are new in any number."""
 MEMORISED = 0.15
 """Minimum distance of success in the last quarter of training from that in the tasks of the evaluation."""
 RISE = 0.03
@@ -85,19 +84,22 @@ class Cause:
 def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     """Return at most ``MOST`` proved causes of a low success, the first ones first; none where success is not low.
 
+    Where nobody knows what is possible, the only one that is named is that training ended too early.
+
     Args:
         run: the run.
         rows: its judged rows by policy: ``rlft`` and, where they played, ``random`` and ``expert``.
 
     """
-    if not _is_low(run, rows):
+    low = _is_low(run, rows)
+    if low is False:
         return []
     evidence = _Evidence(run, rows)
-    return [cause for find in KNOWN if (cause := find(evidence))][:MOST]
+    return [cause for find in (KNOWN if low else (_rising,)) if (cause := find(evidence))][:MOST]
 
 
-def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
-    """Return whether RLFT ended far from the expert, else from the threshold, else from anything but random."""
+def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool | None:
+    """Return whether RLFT ended far from the expert, else from the threshold, else near random; ``None`` if unknown."""
     after = Interval.of(rows["rlft"].metrics)
     if "expert" in rows:
         gap = Interval.of(rows["expert"].metrics).minus(after)
@@ -107,7 +109,9 @@ def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool:
     threshold = last.get("success_threshold") if isinstance(last, dict) else None
     if isinstance(threshold, int | float):
         return after.high < threshold and threshold - after.mean > FAR
-    return "random" in rows and after.minus(Interval.of(rows["random"].metrics)).low <= 0 and after.mean < 1 - FAR
+    if after.mean >= 1 - FAR or "random" not in rows:
+        return False
+    return True if after.minus(Interval.of(rows["random"].metrics)).low <= 0 else None
 
 
 def what_words_do(run: RunData, row: EvalRow) -> str | None:
@@ -166,10 +170,9 @@ class _Evidence:
     def policy_rows(self) -> list[Row]:
         return self.taught("policy")
 
-    @cached_property
-    def imitation(self) -> list[Mapping[str, Any]]:
-        """Records of the policy's SFT."""
-        path = self.run.path / sft_training_file("policy")
+    def checks(self, player: str) -> list[Mapping[str, Any]]:
+        """Records of a player's SFT."""
+        path = self.run.path / sft_training_file(player)
         with suppress(InvalidInput):
             return [line for _, line in read_jsonl(path) if isinstance(line, dict)] if path.is_file() else []
         return []
@@ -268,7 +271,7 @@ def _cut(of: _Evidence) -> Cause | None:
 
 def _not_imitated(of: _Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
-    measured = [line for line in of.imitation if isinstance(line.get("accuracy"), int | float)]
+    measured = [line for line in of.checks("policy") if isinstance(line.get("accuracy"), int | float)]
     if not measured:
         return None
     kept = min(measured, key=lambda line: _number(line.get("held_out_loss")))
@@ -277,12 +280,19 @@ def _not_imitated(of: _Evidence) -> Cause | None:
     return Cause(
         "imitation",
         f"SFT imitates {_percent(kept['accuracy'])} of the expert's actions in held-out episodes",
-        f"more of `sft.policy.steps` or `data.samples`{_wider(of)}",
+        f"{_longer(of, 'policy')}more of `sft.policy.steps` or `data.samples`{_wider(of)}",
     )
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else float("inf")
+
+
+def _longer(of: _Evidence, player: str) -> str:
+    """Return a larger budget, where this is what has bounded a player's SFT."""
+    steps = [line.get("step") for line in of.checks(player)][-1:]
+    bounded = of.setting("budget.minutes") is not None and steps == [of.setting(f"sft.{player}.steps")]
+    return "a larger `budget.minutes`, " if bounded else ""
 
 
 def _wider(of: _Evidence) -> str:
@@ -307,7 +317,7 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     return Cause(
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
-        f"more of `sft.reflector.steps` or `data.samples`{_wider(of)}{pieces}",
+        f"{_longer(of, 'reflector')}more of `sft.reflector.steps` or `data.samples`{_wider(of)}{pieces}",
     )
 
 

@@ -232,6 +232,11 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     ]
     write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
     assert first(folder) == ("imitation", "SFT imitates 62 % of the expert's actions in held-out episodes")
+    assert found(folder)[0].remedy.startswith("more of `sft.policy.steps`")
+    for steps, longer in ((300, True), (900, False)):  # a plateau ended the second
+        folder = ended(tmp_path / str(steps), SILENT, "budget.minutes=5", f"sft.policy.steps={steps}")
+        write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
+        assert found(folder)[0].remedy.startswith("a larger `budget.minutes`, more of") == longer
     write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
     assert found(folder) == []
 
@@ -289,6 +294,8 @@ def test_a_success_that_was_still_rising_is_named(tmp_path: Path) -> None:
         "rising",
         "training success was still rising when training ended, from 25 % to 34 % over the last 20 iterations",
     )
+    unknown = ended(tmp_path / "unknown", SILENT, metrics=rising, success=0.5, expert=None, cut_prompts=0.5)
+    assert [cause.name for cause in found(unknown)] == ["rising"]  # which is true whatever is possible
     risen = [iteration(number, success=min(0.2, 0.01 * number)) for number in range(40)]
     assert found(ended(tmp_path / "risen", SILENT, metrics=risen)) == []
 
