@@ -1,8 +1,8 @@
 """Causes of a low success that the files of a run prove, each with its number and the setting that addresses it.
 
-A cause is named only beyond its threshold below and, but for ``_rising``, where RLFT ended far from what is possible.
-The order of ``KNOWN`` is that of what follows from what: text that does not tell what to do, then what teaching left
-out, then what training lacked, then how it shows.
+A cause is named only beyond its threshold below and, but for ``_short`` and ``_rising``, where RLFT ended far from
+what is possible. The order of ``KNOWN`` is that of what follows from what: text that does not tell what to do, then
+what teaching left out, then what training lacked, then how it shows.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ RISE = 0.03
 """Minimum rise of success from the third to the last quarter of the last lesson."""
 EXPLAINED = 0.1
 """Maximum share of the variance of returns that the value head explains in a group of tasks."""
+SHORT = 10
+"""Number of iterations that a budget gives even if no time is left."""
 OUT_OF_TIME = 0.5
 """Minimum share of the episodes that the horizon ends."""
 
@@ -84,18 +86,17 @@ class Cause:
 def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     """Return at most ``MOST`` proved causes of a low success, the first ones first; none where success is not low.
 
-    Where nobody knows what is possible, the only one that is named is that training ended too early.
+    Where nobody knows what is possible, only a training that ended too early is named.
 
     Args:
         run: the run.
         rows: its judged rows by policy: ``rlft`` and, where they played, ``random`` and ``expert``.
-
     """
     low = _is_low(run, rows)
     if low is False:
         return []
     evidence = _Evidence(run, rows)
-    return [cause for find in (KNOWN if low else (_rising,)) if (cause := find(evidence))][:MOST]
+    return [cause for find in (KNOWN if low else (_short, _rising)) if (cause := find(evidence))][:MOST]
 
 
 def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool | None:
@@ -120,16 +121,15 @@ def what_words_do(run: RunData, row: EvalRow) -> str | None:
     Args:
         run: a run whose success is clearly higher with reflections than without.
         row: its judged row.
-
     """
     of = _Evidence(run, {"rlft": row})
     ambiguity, audit = _ambiguity(of, _place), row.audit
     if ambiguity is None or _cut(of) is not None:
         return None
     if ambiguity >= AMBIGUOUS:
-        carried = of.setting("players.reflector.carry") is True
         hidden = f"equal states ask for different actions in {_percent(ambiguity)} of the cases"
-        return f"Why: {hidden}; the words carry what the state no longer shows." if carried else None
+        told = f"Why: {hidden}; the words carry what the state no longer shows."
+        return told if of.setting("players.reflector.carry") is True else None
     if audit is None or audit.right is None:
         return None
     right, where = (audit.right, "states") if audit.right_new is None else (audit.right_new, "new states")
@@ -261,38 +261,34 @@ def _cut(of: _Evidence) -> Cause | None:
     share = of.row.cut_prompts
     if share is None or share < CUT:
         return None
-    limit = of.setting("model.max_length")
     return Cause(
         "cut",
-        f"the policy's prompt was cut in {_percent(share)} of the steps, to {limit} tokens",
+        f"the policy's prompt was cut in {_percent(share)} of the steps, to {of.setting('model.max_length')} tokens",
         "a larger `model.max_length`, or shorter texts",
     )
 
 
 def _not_imitated(of: _Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
-    measured = [line for line in of.checks("policy") if isinstance(line.get("accuracy"), int | float)]
+    rows = [(line.get("held_out_loss"), line.get("accuracy")) for line in of.checks("policy")]
+    measured = [(loss, right) for loss, right in rows if isinstance(loss, float) and isinstance(right, float)]
     if not measured:
         return None
-    kept = min(measured, key=lambda line: _number(line.get("held_out_loss")))
-    if kept["accuracy"] >= IMITATED:
+    _, accuracy = min(measured)
+    if accuracy >= IMITATED:
         return None
     return Cause(
         "imitation",
-        f"SFT imitates {_percent(kept['accuracy'])} of the expert's actions in held-out episodes",
+        f"SFT imitates {_percent(accuracy)} of the expert's actions in held-out episodes",
         f"{_longer(of, 'policy')}more of `sft.policy.steps` or `data.samples`{_wider(of)}",
     )
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float("inf")
 
 
 def _longer(of: _Evidence, player: str) -> str:
     """Return a larger budget, where this is what has bounded a player's SFT."""
     steps = [line.get("step") for line in of.checks(player)][-1:]
     bounded = of.setting("budget.minutes") is not None and steps == [of.setting(f"sft.{player}.steps")]
-    return "a larger `budget.minutes`, " if bounded else ""
+    return "more `budget.minutes`, " if bounded else ""
 
 
 def _wider(of: _Evidence) -> str:
@@ -308,11 +304,9 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     right, where = (audit.right, "") if new is None else (new, " in new states")
     if right > RIGHT or (good is not None and misled is not None and good - misled < MISLED):
         return None
-    follows = (
-        ""
-        if good is None or misled is None
-        else (f"; the next action is good after {_percent(good)} of right ones and {_percent(misled)} of wrong ones")
-    )
+    follows = ""
+    if good is not None and misled is not None:
+        follows = f"; the next action is good after {_percent(good)} of right ones and {_percent(misled)} of wrong ones"
     pieces = " or other `model.builtin.pieces`" if _wider(of) else ""
     return Cause(
         "reflections",
@@ -326,8 +320,7 @@ def _unrewarded(of: _Evidence) -> Cause | None:
     points = of.run.points
     first = next((place for place, point in enumerate(points) if point.success > 0), len(points))
     episodes = first * of.run.episodes
-    paid = any(point.episode_return > 0 for point in points[:first])
-    if episodes < LEAST or first < UNREWARDED * len(points) or paid:
+    if episodes < LEAST or first < UNREWARDED * len(points) or any(each.episode_return > 0 for each in points[:first]):
         return None
     which = "none of the" if first == len(points) else "none of the first"
     return Cause(
@@ -423,6 +416,14 @@ def _memorised(of: _Evidence) -> Cause | None:
     )
 
 
+def _short(of: _Evidence) -> Cause | None:
+    """The minutes leave hardly any play."""
+    count = len(of.run.points)
+    if of.setting("budget.minutes") is None or not 0 < count <= SHORT:
+        return None
+    return Cause("short", f"the minutes left no time for more than {count} iterations of RLFT", "more `budget.minutes`")
+
+
 def _rising(of: _Evidence) -> Cause | None:
     """Training ends too early."""
     if (found := _last_quarters(of)) is None:
@@ -491,7 +492,7 @@ KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
     *(_untaught_starts, _ambiguous, _cut),
     *(_not_imitated, _wrong_reflections),
     *(_unrewarded, _collapsed),
-    *(_uncovered, _memorised, _rising, _blind_values, _out_of_time),
+    *(_uncovered, _memorised, _short, _rising, _blind_values, _out_of_time),
 )
 """Functions that find a cause; the first line of each one's docstring is the cause in short."""
 

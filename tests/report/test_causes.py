@@ -236,7 +236,7 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     for steps, longer in ((300, True), (900, False)):  # a plateau ended the second
         folder = ended(tmp_path / str(steps), SILENT, "budget.minutes=5", f"sft.policy.steps={steps}")
         write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
-        assert found(folder)[0].remedy.startswith("a larger `budget.minutes`, more of") == longer
+        assert found(folder)[0].remedy.startswith("more `budget.minutes`, more of") == longer
     write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
     assert found(folder) == []
 
@@ -285,6 +285,16 @@ def test_a_policy_that_knows_its_training_tasks_and_not_the_game_is_named(tmp_pa
     assert name == "memorised"
     assert why.startswith("success at the end of training was 70 % in its tasks and is 30 % in new ones")
     assert found(ended(tmp_path / "alike", SILENT, metrics=flat, success=0.6)) == []
+
+
+def test_minutes_that_left_no_time_for_play_are_named(tmp_path: Path) -> None:
+    few = [iteration(number, success=0.3) for number in range(10)]
+    assert first(ended(tmp_path / "run", SILENT, "budget.minutes=5", metrics=few)) == (
+        "short",
+        "the minutes left no time for more than 10 iterations of RLFT",
+    )
+    assert found(ended(tmp_path / "stated", SILENT, metrics=few)) == []
+    assert found(ended(tmp_path / "more", SILENT, "budget.minutes=5", metrics=STEADY)) == []
 
 
 def test_a_success_that_was_still_rising_is_named(tmp_path: Path) -> None:
