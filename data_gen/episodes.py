@@ -81,8 +81,9 @@ class ExpertTeacher:
         """
         reflection = request.hints.reflection
         if reflection is None:
+            method = "expert()" if request.hints.action is None else "reflection()"
             raise InvalidInput(
-                f"the environment's reflection() said nothing {request.where}; expected a reflection on every state "
+                f"the environment's {method} said nothing {request.where}; expected a reflection on every state "
                 "with data.teacher=expert: write or complete that method, or choose data.teacher=openai, or "
                 "data.teacher=random with sft.enabled=false and players.reflector.player=none (RLFT alone)."
             )

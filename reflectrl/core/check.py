@@ -311,6 +311,17 @@ def _check_expert(env: NatLangEnv, task: Task) -> bool | None:
     return None
 
 
+def _falls_silent(env: NatLangEnv, task: Task, seed: int) -> bool:
+    """Return whether the expert says nothing in an episode of which every other action is random, as a lesson's is."""
+    rng = random.Random(seed)
+    env.reset(seed=seed, options={"task": task})
+    while (action := env.hints().action) is not None:
+        _, _, terminated, truncated, _ = env.step(action if rng.random() < 0.5 else rng.choice(env.observation.tries))
+        if terminated or truncated:
+            return False
+    return True
+
+
 def _play(env: NatLangEnv, task: Task, seed: int, *, hinted: bool) -> Iterator[tuple[Observation, str, Outcome]]:
     """Play one random episode, checking each step; ``hinted`` if hints are asked for, too."""
     rng = random.Random(seed)
@@ -426,7 +437,7 @@ def check_env(env: NatLangEnv, *, episodes: int = 3) -> list[str]:
 def _check(env: NatLangEnv, episodes: int) -> list[str]:
     _check_author(env)
     rng = random.Random(0)
-    expert = []
+    expert, astray = [], 0
     began = time.process_time()
     with _twin(env) as twin:
         making = time.process_time() - began
@@ -441,6 +452,7 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
                         env.reset(seed=0, options={"task": task})
                         env.step(text)
                 expert.append(_check_expert(env, task))
+                astray += _falls_silent(env, task, number)
         if twin is not None:
             _check_copies(env, env.split_tasks("train")[0])
     try:
@@ -452,7 +464,7 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
             raise
         raise InvalidInput(f"{env.name}: gymnasium's check_env says: {message_of(error)}") from error
     ambiguity = ambiguous_states(env, episodes=PASTS * episodes, seed=0)
-    remarks = [*_remarks(expert), *shared_starts(env, STARTS * episodes)]
+    remarks = [*_remarks(expert, astray), *shared_starts(env, STARTS * episodes)]
     if making > SLOW:
         remarks.append(
             f"It takes {making:.1f} s to make one, and training plays dozens side by side: make what all have in "
@@ -461,14 +473,22 @@ def _check(env: NatLangEnv, episodes: int) -> list[str]:
     return remarks if ambiguity is None else [*remarks, str(ambiguity)]
 
 
-def _remarks(expert: Sequence[bool | None]) -> list[str]:
-    """Return remarks on the successes of the expert in the episodes that it played; ``None``: it stopped acting."""
+def _remarks(expert: Sequence[bool | None], astray: int) -> list[str]:
+    """Return remarks on the successes of the expert in the episodes that it played; ``None``: it stopped acting.
+
+    ``astray`` is the number of further episodes in which it stopped acting after random actions.
+    """
     silent, failed = expert.count(None), expert.count(False)
     remarks = []
     if 0 < silent < len(expert):
         remarks.append(
             f"The expert stops acting in {silent} of {len(expert)} episodes; data.teacher=expert needs an action in "
             "every state."
+        )
+    elif astray and not silent:
+        remarks.append(
+            f"The expert stops acting after random actions in {astray} of {len(expert)} episodes; data.teacher=expert "
+            "needs an action in every state, also where all is lost."
         )
     if failed:
         remarks.append(f"The expert succeeds in {len(expert) - silent - failed} of {len(expert) - silent} episodes.")

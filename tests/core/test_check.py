@@ -68,6 +68,9 @@ def test_an_expert_that_fails_or_stops_acting_is_remarked_on():
     assert re.fullmatch(r"The expert succeeds in 0 of \d+ episodes\.", failing)
     [silent] = check_env(corridor(**apart, expert=lambda self: "right" if self.room else None))
     assert re.match(r"The expert stops acting in \d+ of \d+ episodes; data\.teacher=expert needs", silent)
+    lost = {"expert": lambda self: None if self.last_action == "left" else "right"}
+    [astray] = check_env(corridor(**apart, **lost))
+    assert re.match(r"The expert stops acting after random actions in \d+ of \d+ episodes; data\.teacher=", astray)
 
 
 def test_an_environment_that_takes_long_to_make_is_remarked_on():
