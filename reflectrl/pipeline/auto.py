@@ -441,6 +441,11 @@ def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
         for name in ("reflector", "policy") if player == "both" else (player,):
             yield Chosen(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
             yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
+        policy = recipe.sft.policy
+        if player == "policy" and policy.own_reflections:
+            made = policy.steps if recipe.budget and recipe.budget.states("sft.policy.steps") else steps
+            rows = math.ceil(made * policy.batch_size / (1 - policy.held_out))
+            yield Chosen("sft.policy.max_rows", rows, "as many as are read: the reflector answers each before")
 
 
 def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:

@@ -52,7 +52,9 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     assert (kept.rlft.update, kept.rlft.advantage) == (PPO(), GAE())
     assert kept.model.max_length < 1024
     assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
-    assert kept.sft.policy.own_reflections == 1.0
+    policy = kept.sft.policy
+    assert policy.own_reflections == 1.0
+    assert policy.max_rows * (1 - policy.held_out) == pytest.approx(policy.steps * policy.batch_size, abs=1)
 
 
 def test_actions_that_recur_in_menus_keep_their_labels(trained):
