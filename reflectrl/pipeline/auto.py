@@ -437,9 +437,11 @@ def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     paces = {player: seconds_per_step(recipe, run, player) for player in wanted}
     left -= time.monotonic() - began
     for player, seconds in paces.items():
-        steps = round(min(max(SFT_SHARE * left / len(wanted) / seconds, MIN_SFT_STEPS), MAX_SFT_STEPS))
+        fit = SFT_SHARE * left / len(wanted) / seconds
+        steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
+        reason = f"{'the least' if fit < MIN_SFT_STEPS else 'at most'}: a step takes {1000 * seconds:.0f} ms"
         for name in ("reflector", "policy") if player == "both" else (player,):
-            yield Chosen(f"sft.{name}.steps", steps, f"at most: a step takes {1000 * seconds:.0f} ms")
+            yield Chosen(f"sft.{name}.steps", steps, reason)
             yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
         policy = recipe.sft.policy
         if player == "policy" and policy.own_reflections:
@@ -458,5 +460,5 @@ def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.lessons)
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
     for number in range(len(recipe.rlft.lessons)):
-        reason = f"at most: an iteration takes {seconds:.1f} s"
+        reason = f"{'the least' if fit < MIN_ITERATIONS else 'at most'}: an iteration takes {seconds:.1f} s"
         yield Chosen(f"rlft.lessons.{number}.iterations", count, reason)

@@ -52,6 +52,7 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     assert (kept.rlft.update, kept.rlft.advantage) == (PPO(), GAE())
     assert kept.model.max_length < 1024
     assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
+    assert kept.budget.chosen["rlft.lessons.0.iterations"].startswith("the least: an iteration takes ")
     policy = kept.sft.policy
     assert policy.own_reflections == 1.0
     assert policy.max_rows * (1 - policy.held_out) == pytest.approx(policy.steps * policy.batch_size, abs=1)
