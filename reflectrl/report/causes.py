@@ -1,6 +1,6 @@
 """Causes of a low success that the files of a run prove, each with its number and the setting that addresses it.
 
-A cause is named only beyond its threshold below and, but for ``_short`` and ``_rising``, where RLFT ended far from
+A cause is named only beyond its threshold below and, but for three that ``causes`` lists, where RLFT ended far from
 what is possible. The order of ``KNOWN`` is that of what follows from what: text that does not tell what to do, then
 what teaching left out, then what training lacked, then how it shows.
 """
@@ -86,7 +86,7 @@ class Cause:
 def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     """Return at most ``MOST`` proved causes of a low success, the first ones first; none where success is not low.
 
-    Where nobody knows what is possible, only a training that ended too early is named.
+    Where nobody knows what is possible, only tasks that were memorised and a training that ended too early are named.
 
     Args:
         run: the run.
@@ -96,7 +96,7 @@ def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     if low is False:
         return []
     evidence = _Evidence(run, rows)
-    return [cause for find in (KNOWN if low else (_short, _rising)) if (cause := find(evidence))][:MOST]
+    return [cause for find in (KNOWN if low else (_memorised, _short, _rising)) if (cause := find(evidence))][:MOST]
 
 
 def _is_low(run: RunData, rows: Mapping[str, EvalRow]) -> bool | None:
@@ -430,7 +430,7 @@ def _rising(of: _Evidence) -> Cause | None:
         return None
     quarter, before, after = found
     rise = after.minus(before)
-    if rise.low <= 0 or rise.mean < RISE:
+    if rise.low <= 0 or rise.mean < RISE or after.mean >= SOLVED:
         return None
     return Cause(
         "rising",

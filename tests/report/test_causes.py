@@ -308,6 +308,9 @@ def test_a_success_that_was_still_rising_is_named(tmp_path: Path) -> None:
     assert [cause.name for cause in found(unknown)] == ["rising"]  # which is true whatever is possible
     risen = [iteration(number, success=min(0.2, 0.01 * number)) for number in range(40)]
     assert found(ended(tmp_path / "risen", SILENT, metrics=risen)) == []
+    learned = [iteration(number, success=0.6 + 0.01 * number) for number in range(40)]
+    [cause] = found(ended(tmp_path / "learned", SILENT, metrics=learned, success=0.6, expert=None))
+    assert cause.name == "memorised"  # more of a training that succeeds in 94 % of its tasks would not help
 
 
 # ---- how it shows ----------------------------------------------------------------------------------------------------
