@@ -418,8 +418,8 @@ def _memorised(of: _Evidence) -> Cause | None:
 
 def _short(of: _Evidence) -> Cause | None:
     """The minutes leave hardly any play."""
-    count = len(of.run.points)
-    if of.setting("budget.minutes") is None or not 0 < count <= SHORT:
+    count, stated = len(of.run.points), of.setting("budget.stated")
+    if not 0 < count <= SHORT or stated is None or any(key.startswith("rlft.lessons") for key in stated):
         return None
     return Cause("short", f"the minutes left no time for more than {count} iterations of RLFT", "more `budget.minutes`")
 
