@@ -312,7 +312,7 @@ def _check_expert(env: NatLangEnv, task: Task) -> bool | None:
 
 
 def _falls_silent(env: NatLangEnv, task: Task, seed: int) -> bool:
-    """Return whether the expert says nothing in an episode of which every other action is random, as a lesson's is."""
+    """Return whether the expert says nothing in an episode of which half of the actions are random."""
     rng = random.Random(seed)
     env.reset(seed=seed, options={"task": task})
     while (action := env.hints().action) is not None:
