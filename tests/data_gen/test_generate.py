@@ -168,7 +168,13 @@ def test_environments_of_this_process_are_closed_at_the_end(dry_run: bool, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("hints", "fact"), [(Hints(), r"reflection\(\)"), (Hints(None, "Well."), "None"), (Hints("fly", "Well."), "'fly'")]
+    ("hints", "fact"),
+    [
+        (Hints(), r"expert\(\)"),
+        (Hints("go east"), r"reflection\(\)"),
+        (Hints(None, "Well."), "None"),
+        (Hints("fly", "Well."), "'fly'"),
+    ],
 )
 @pytest.mark.parametrize(
     ("past", "place"), [((), "at the start"), (("go up", "go out"), r"after \['go up', 'go out'\]")]
