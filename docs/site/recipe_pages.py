@@ -124,7 +124,7 @@ def _default(field: FieldInfo) -> str:
         return ", required"
     if is_section(type(value)):
         return ""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         value = [_set(each) if is_section(type(each)) else each for each in value]
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
     return f", default `{text}`"
@@ -151,7 +151,7 @@ def _type(annotation: Any, limits: Any = ()) -> str:
         return " or ".join(f"`{value}`" for value in inner)
     if origin in (Union, types.UnionType):
         return " or ".join("`null`" if each is types.NoneType else _type(each, limits) for each in inner)
-    if origin is list:
+    if origin in (list, tuple):
         return f"list of {_type(inner[0])}{_limits(limits)}"
     if is_section(annotation):
         kind = settings_fields(annotation).get("kind")

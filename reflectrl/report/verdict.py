@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import fmean
 
 from reflectrl.report.causes import Cause, causes, what_words_do
 from reflectrl.report.compare import Rows, group_runs, repeats
@@ -115,8 +116,12 @@ def _gain(group: Sequence[RunData], name: str) -> Iterator[str]:
     rows = judged_rows(group[0])
     success = f"success on split {rows.split}" if rows and len(judged_splits(group[0])) > 1 else "success"
     before = _estimates(group, "sft")
-    if way := tell_way(each, _estimates(group, "random"), _estimates(group, "expert")):
+    random = _estimates(group, "random")
+    if way := tell_way(each, random, _estimates(group, "expert")):
         yield name + way
+    if random and not change_over_runs(each, random).is_clear:
+        reached, chance = (_mean_return(group, policy) for policy in ("rlft", "random"))
+        yield f"{name}The mean return is {reached:+.3g}, that of random play {chance:+.3g}."
     if untrained := _estimates(group, "zero_shot", "none"):
         seeds = "" if len(group) == 1 else f", mean of {len(group)} runs"
         shown = over_runs(untrained)
@@ -125,6 +130,10 @@ def _gain(group: Sequence[RunData], name: str) -> Iterator[str]:
         yield name + tell_gain(each, before, success)
     if worst := tell_worst([one.mean for one in each], [run.name for run in group]):
         yield worst
+
+
+def _mean_return(group: Sequence[RunData], policy: str) -> float:
+    return fmean(row.metrics.episode_return for run in group if (row := judged_row(run, policy)))
 
 
 def _why(group: Sequence[RunData], name: str) -> Iterator[str]:

@@ -52,6 +52,16 @@ def test_success_is_told_once_where_no_policy_was_trained_before(tmp_path: Path)
     ]
 
 
+def test_returns_are_told_where_success_is_no_better_than_random(tmp_path: Path) -> None:
+    file = evaluated(tmp_path / "run", 0.0, 0.0, SILENT) / "eval.jsonl"
+    trained, chance = (
+        replace(row, policy=name) for row, name in zip(read_results(file), ("rlft", "random"), strict=True)
+    )
+    write_results(file, [trained, replace(chance, metrics=replace(chance.metrics, episode_return=-92.07))])
+    reached = f"{trained.metrics.episode_return:+.3g}"
+    assert f"The mean return is {reached}, that of random play -92.1." in judge(tmp_path / "run")
+
+
 def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_ones(tmp_path: Path) -> None:
     reflecting = evaluated(tmp_path / "reflecting", 0.9, 0.5, blank=0.6)
     silent = evaluated(tmp_path / "silent", 0.5, 0.4, SILENT, "name=without")
