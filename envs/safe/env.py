@@ -12,6 +12,7 @@ SIZE = 8
 """Numbers on a wheel."""
 NOTES = ("always", "once")
 STARTS = {"train": range(2000), "validation": range(2000, 2100), "test": range(2100, 2300)}
+TASKS = {split: [Task(f"note-{number}", {"note": number}) for number in numbers] for split, numbers in STARTS.items()}
 
 
 class Safe(NatLangEnv):
@@ -50,7 +51,7 @@ class Safe(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return notes, each drawn from its number."""
-        return [Task(f"note-{number}", {"note": number}) for number in STARTS[split]]
+        return TASKS[split]
 
     def start(self, task: Task) -> None:
         number = task.options.get("note")
