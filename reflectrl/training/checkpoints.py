@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
-from peft import PeftModel, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -40,7 +39,9 @@ from reflectrl.lm.safe_files import check_file
 from reflectrl.rollout.record import HOLDERS, with_images, without_images
 from reflectrl.training.sharding import save_whole, taking_whole_weights, whole_weights
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # peft takes a second to import
+    from peft import PeftModel
+
     from reflectrl.training.rlft import ReflectRLTrainer
 
 
@@ -212,7 +213,7 @@ def write_weights(folder: Path, model: Any, tokenizer: Any) -> None:
     if not PartialState().is_main_process:
         return
     with no_progress_bars():
-        if isinstance(model, PeftModel):
+        if hasattr(model, "get_base_model"):  # has adapters
             model.save_pretrained(str(folder), save_embedding_layers=False, state_dict=weights)
         else:  # one file, with the weights' names in memory
             model.save_pretrained(folder, max_shard_size=10**18, save_original_format=False, state_dict=weights)
@@ -226,7 +227,7 @@ def read_weights(folder: Path, model: Any) -> None:
         InvalidInput: they are of another model.
     """
     with fitting(folder), taking_whole_weights(model):
-        if isinstance(model, PeftModel):
+        if hasattr(model, "get_base_model"):  # has adapters
             unexpected = [key for name in model.peft_config for key in _load_adapter(folder, model, name)]
         else:  # not strict, because tied weights are not in the file
             unexpected = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)[1]
@@ -236,6 +237,8 @@ def read_weights(folder: Path, model: Any) -> None:
 
 def _load_adapter(folder: Path, model: PeftModel, name: str) -> list[str]:
     """Load one adapter; return unexpected keys. Peft saves all adapters but ``default`` in subfolders."""
+    from peft import set_peft_model_state_dict
+
     path = folder if name == "default" else folder / name
     weights = load_file(path / "adapter_model.safetensors")
     return list(set_peft_model_state_dict(model, weights, adapter_name=name).unexpected_keys)
