@@ -135,6 +135,12 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_importing_the_trainer_of_rlft_leaves_the_packages_of_adapters_and_sft_out() -> None:
+    code = "import reflectrl.training.rlft, sys; print([name for name in ('peft', 'trl') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("link", ["envs", "data_gen", "recipes"])
 def test_the_links_are_relative_and_lead_to_the_top_level(link: str) -> None:
     path = ROOT / "reflectrl" / link
