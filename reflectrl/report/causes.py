@@ -411,8 +411,7 @@ def _memorised(of: _Evidence) -> Cause | None:
         "memorised",
         f"success at the end of training was {_percent(trained.mean)} in its tasks and is {_percent(tested.mean)} in "
         "new ones, so the policy knows its tasks rather than the game",
-        "more training tasks, which is up to the environment (thousands where they are generated), or less of what "
-        "tells a task from others in its texts",
+        "more training tasks (thousands, if they are generated), or less of what tells a task from others in its texts",
     )
 
 
