@@ -48,13 +48,6 @@ class Hall(Corridor):
         return replace(super().observe(), text=f"Room {self.room}.")
 
 
-class DarkHall(Hall):
-    """A hall that says its texts do not tell all."""
-
-    name = "dark_hall"
-    observable = False
-
-
 class SilentHall(Hall):
     """A hall without an expert."""
 

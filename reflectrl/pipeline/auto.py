@@ -69,8 +69,6 @@ class Survey:
 
     max_actions: int
     horizon: int
-    observable: bool
-    """Whether equal texts mean equal states, as the environment says."""
     at_random: Sequence[Trajectory]
     taught: Sequence[Trajectory]
     """Episodes with the expert's reflections; none without an expert."""
@@ -180,7 +178,7 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
         pace = (time.monotonic() - began) / max(steps, 1)
         if taught:
             unclear = ambiguous_states(env, episodes=min(len(at_random), len(taught)), seed=recipe.seed)
-        return Survey(env.max_actions, env.horizon, env.observable, at_random, taught, unclear, pace)
+        return Survey(env.max_actions, env.horizon, at_random, taught, unclear, pace)
 
 
 SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
@@ -213,7 +211,9 @@ PRIVILEGED = 0.1
 """Maximum ``Ambiguity.privileged`` at which an expert teaches a reflector: beyond it, reflections would claim to know
 what no player can."""
 MEMORY = 0.02
-"""Fraction of states that need a memory from which prompts show past states."""
+"""Fraction of states that need a memory from which prompts show past states, however ``observable`` is declared: a
+dialogue by telephone that says it is not was learned to 91 % in ten minutes with the last action alone, and to 0 % with
+past states, whose prompts take four times as long to learn."""
 REMEMBERED = 2000
 """Maximum length of the past states in a prompt, in characters."""
 LETTERS = 52
@@ -328,13 +328,11 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("prompt.known_actions", known, reason)
     count = len(known) + seen.max_actions
     yield Chosen("prompt.labels", "letters" if count <= LETTERS else "added", f"menus need {count} labels")
-    if (share := seen.needs_memory) < MEMORY and seen.observable:
+    if (share := seen.needs_memory) < MEMORY:
         yield Chosen("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
-    if share < MEMORY:
-        reason = "the environment says that equal texts may hide different states"
     yield Chosen("prompt.history", {"steps": steps, "show": "transitions"}, reason)
 
 

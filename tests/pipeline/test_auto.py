@@ -119,12 +119,6 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
-def test_prompts_show_the_past_where_the_environment_says_that_texts_do_not_tell_all(tmp_path):
-    play_stages(recipe("corridor:DarkHall"), tmp_path / "run", STAGES[0])
-    shown = load_saved_recipe(tmp_path / "run" / RECIPE).prompt.history
-    assert (shown.steps, shown.show) == (5, "transitions")
-
-
 def test_advantages_of_whole_episodes_get_no_discount(tmp_path):
     grouped = {"rlft": {"episodes": 8, "episodes_per_task": 4, "advantage": {"kind": "group"}}}
     play_stages(recipe("corridor:Hall", **grouped), tmp_path / "run", STAGES[0])
@@ -156,7 +150,7 @@ def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
     env = Note()
     [task, *_] = env.split_tasks("train")
     played = rollout([env], [Episode(task, 0)], policy=RandomPolicy(), seats=(), layout=PromptFormat())
-    seen = Survey(env.max_actions, 9, env.observable, played, [], None, 0.0)
+    seen = Survey(env.max_actions, 9, played, [], None, 0.0)
     layouts = [PromptFormat(history=History(steps, show="transitions")) for steps in (len(played[0].turns), 9)]
     some, full = (seen.lengths(layout, "words", 500).prompt for layout in layouts)
     assert full > 2 * some
