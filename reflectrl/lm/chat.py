@@ -35,6 +35,10 @@ _FIXED_DATE = "{%- macro strftime_now(form) -%}{{ form SHOWN }}{%- endmacro -%}"
 """Beginning of the templates that show the date."""
 
 
+_TURN = "chat_turn"
+"""Name in a tokenizer's configuration of what its template puts around a prompt."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """Texts around a prompt in the user's turn, special tokens included."""
@@ -62,11 +66,25 @@ def turn_of(tokenizer: PreTrainedTokenizerBase) -> Turn | None:
     return Turn(before, after)
 
 
+def saved_turn(tokenizer: PreTrainedTokenizerBase) -> Turn | None:
+    """Return what ``turn_of`` does, as ``use_template`` noted it: a template is a program, which need not end.
+
+    Raises:
+        InvalidInput: the tokenizer has a template but no such note.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    match tokenizer.init_kwargs.get(_TURN):
+        case [str(before), str(after)]:
+            return Turn(before, after)
+    raise _unusable(tokenizer, "is not run for a report, and what it shows around a prompt is not noted")
+
+
 def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
     """Set up the template of ``tokenizer`` as ``model.chat`` says, and the token that ends a text accordingly.
 
-    All of it is saved with a player, and ``auto`` leaves what was decided for that: one that was trained without a
-    template has none, and one that was trained to think thinks.
+    All of it is saved with a player, with a note of what the template shows, and ``auto`` leaves what was decided for
+    that: one that was trained without a template has none, and one that was trained to think thinks.
 
     Raises:
         InvalidInput: as ``turn_of`` does, or thinking without a template.
@@ -81,6 +99,7 @@ def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
         )
     if chat == "none" or not template:
         tokenizer.chat_template = None
+        tokenizer.init_kwargs.pop(_TURN, None)
         return
     if chat == "thinking" or not template.startswith((_THINKING, _NOT_THINKING)):
         plain = template.removesuffix(_CLOSING)
@@ -95,6 +114,9 @@ def use_template(tokenizer: PreTrainedTokenizerBase, chat: str) -> None:
     turn = turn_of(tokenizer)
     if not template.startswith(_THINKING) and turn is not None and turn.after.rstrip().endswith(_OPEN):
         tokenizer.chat_template = _NOT_THINKING + template.removeprefix(_NOT_THINKING) + _CLOSING
+        turn = turn_of(tokenizer)
+    if turn is not None:
+        tokenizer.init_kwargs[_TURN] = [turn.before, turn.after]
     if (end := _end(tokenizer)) is not None:
         tokenizer.eos_token = end
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from reflectrl.core import InvalidInput
 from reflectrl.core.text import first_line
-from reflectrl.lm.chat import turn_of
+from reflectrl.lm.chat import Turn, saved_turn, turn_of
 from reflectrl.lm.safe_files import check_folder
 from reflectrl.lm.tokenizer import are_added
 from reflectrl.prompts import Prompt
@@ -29,20 +29,21 @@ class PlainText:
     Observations, actions and reflections may contain ``</s>`` or ``<|3|>``, for example from files that an agent reads.
     Only the labels that a menu shows, which are our own, become single tokens; all other text is tokenized without
     special tokens. Pictures come first, as ``pictures`` reads them. If the tokenizer has a chat template, a prompt is
-    the user's turn, without spaces at its end, and what is answered begins the assistant's.
+    the user's turn, without spaces at its end, and what is answered begins the assistant's; the template is not run if
+    what it puts around a prompt is given as ``turn``.
 
     Raises:
         InvalidInput: the chat template cannot be used.
     """
 
-    def __init__(self, tokenizer: Any, pictures: Pictures | None = None) -> None:
+    def __init__(self, tokenizer: Any, pictures: Pictures | None = None, turn: Turn | None = None) -> None:
         self._tokenizer = tokenizer
         self._pictures = pictures
         added = getattr(tokenizer, "added_tokens_decoder", {})
         special = {number for number, token in added.items() if token.special}
         self._special = special - {getattr(tokenizer, "unk_token_id", None)}
         self._around = list(tokenizer("")["input_ids"])
-        turn = turn_of(tokenizer)
+        turn = turn or turn_of(tokenizer)
         self._turn = None if turn is None else (self._marks(turn.before), self._marks(turn.after))
         self._bare = {} if turn is None else {"add_special_tokens": False}  # the template has those
 
@@ -159,7 +160,7 @@ class SavedReader:
 
     Raises:
         InvalidInput: the folder has no ``tokenizer.json`` that can be loaded, a file that is not read (see
-            ``check_folder``), or a chat template: that is a program, which may be another's and need not end.
+            ``check_folder``), or a chat template of which ``saved_turn`` knows nothing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -173,9 +174,7 @@ class SavedReader:
                 f"{folder} has no tokenizer.json that can be loaded ({first_line(error)}); expected the folder of a "
                 "policy that was saved whole."
             ) from error
-        if self._tokenizer.chat_template:
-            raise InvalidInput(f"{folder} has a chat template, which is not run for a report; expected plain prompts.")
-        self._plain = PlainText(self._tokenizer)
+        self._plain = PlainText(self._tokenizer, turn=saved_turn(self._tokenizer))
         self._texts: dict[int, str] = {}
 
     def read(self, prompts: Sequence[Prompt], max_length: int, mode: ActionMode, max_new_tokens: int) -> Iterator[Read]:

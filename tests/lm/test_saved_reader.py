@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from records import policy_prompt_of
 from tiny import LAYOUT, encoder, gpt2, tokenizer
+from tiny_models import CHAT, save_tiny
 
 from reflectrl.core import InvalidInput, Observation
-from reflectrl.lm.load import LanguageModel
+from reflectrl.lm.encode import PromptEncoder
+from reflectrl.lm.load import LanguageModel, new_model, save_model
 from reflectrl.lm.plain_text import SavedReader
 from reflectrl.lm.thinking import writing_policy
 from reflectrl.prompts.format import ActionMode
@@ -41,6 +43,27 @@ def test_it_reads_the_tokens_that_the_policy_reads(saved: SavedReader, mode: Act
         assert read.ids == expected
         assert "".join(map(saved.text, read.ids)) == read.prompt.text
         assert (read.prompt == PROMPT) is (limit == 1000)
+
+
+@pytest.mark.parametrize("template", [CHAT, f"{CHAT}{{% if add_generation_prompt %}}<think>\n{{% endif %}}"])
+def test_it_reads_a_chat_without_running_its_template(template: str, tmp_path: Path) -> None:
+    section = save_tiny("llama", tmp_path / "base", max_length=1000, template=template)
+    lm = new_model(section, labels=(), seed=0)
+    save_model(lm, tmp_path / "policy")
+    (tmp_path / "policy" / "chat_template.jinja").write_text("{{ raise_exception('it was run') }}")
+    saved = SavedReader(tmp_path / "policy")
+    [read] = saved.read([PROMPT], 1000, "enumerated", 8)
+    assert read.ids == PromptEncoder(lm.tokenizer, [], 1000).tokens(PROMPT)
+    shown = lm.tokenizer.apply_chat_template(
+        [{"role": "user", "content": PROMPT.text.rstrip()}], tokenize=False, add_generation_prompt=True
+    )
+    assert "".join(map(saved.text, read.ids)) == shown
+
+
+def test_a_template_that_no_run_has_shown_is_not_run(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path, template=CHAT)
+    with pytest.raises(InvalidInput, match="is not run for a report"):
+        SavedReader(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_is_a_sentence(tmp_path: Path) -> None:
