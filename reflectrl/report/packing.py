@@ -185,11 +185,11 @@ def columns(
 
 
 def worst_groups(played: Sequence[Trajectory]) -> list[tuple[str, float, float, float, int, int]]:
-    """Return the groups of tasks with the least success, the worst first.
+    """Return the groups of tasks with the least success, the worst first, none without a failure.
 
     A group is the environment's own (``Task.group``) or, where no task has one, the tasks that agree in an option whose
     values divide them into groups. Each has its name, its success with the ends of the 95 % interval, its episodes, and
-    the place in ``played`` of the first that failed, or -1.
+    the place in ``played`` of the first that failed.
     """
     members: dict[tuple[str, str], list[int]] = {}
     own = any(each.task.group for each in played)
@@ -201,10 +201,10 @@ def worst_groups(played: Sequence[Trajectory]) -> list[tuple[str, float, float, 
     tasks, values = len({each.task.id for each in played}), Counter(key for key, _ in members)
     found = []
     for (key, value), numbers in members.items():
-        if 1 < values[key] <= tasks / 2 or own:
+        failed = next((number for number in numbers if not played[number].success), None)
+        if failed is not None and (1 < values[key] <= tasks / 2 or own):
             group = [played[number] for number in numbers]
             rate = fmean(each.success for each in group)
-            failed = next((number for number in numbers if not played[number].success), -1)
             interval = wilson_interval(rate, independent_trials(group))
             found.append((f"{key} {value}".strip(), rate, *interval, len(group), failed))
     return sorted(found, key=lambda group: (group[1], -group[4], group[0]))[:MAX_GROUPS]

@@ -145,8 +145,8 @@ function drawGroups() {
   at("groups").hidden = !mine?.groups.length;
   const rows = (mine?.groups ?? []).map(([text, rate, low, high, count, failed]) => {
     const [shown, from, to] = [rate, low, high].map((part) => Math.round(100 * part));
-    const name = make(failed < 0 ? "span" : "a", "", mine.texts[text]);
-    if (failed >= 0) name.href = `#${new URLSearchParams({ of: index.sources[state.source].key, episode: failed })}`;
+    const name = make("a", "", mine.texts[text]);
+    name.href = `#${new URLSearchParams({ of: index.sources[state.source].key, episode: failed })}`;
     const numbers = [`${shown}% [${from}, ${to}]`, count.toLocaleString("en")];
     return make("tr", "", make("td", "", name), ...numbers.map((number) => make("td", "number", number)));
   });

@@ -125,15 +125,13 @@ def test_the_worst_groups_are_the_environments_or_those_of_an_option():
         ]
 
     played = [*of({"group": "hard", "x": 1}, True, False, False, False), *of({"group": "easy"}, *[True] * 8)]
-    [(name, rate, low, high, count, failed), easy] = worst_groups(played)
+    [(name, rate, low, high, count, failed)] = worst_groups(played)  # nothing failed in the other
     assert (name, rate, count, failed) == ("hard", 0.25, 4, 1)
     assert (low, high) == wilson_interval(0.25, 4)
-    assert (easy[0], easy[1], *easy[4:]) == ("easy", 1.0, 8, -1)
     played = [each for at in range(3) for each in of({"start": at, "end": [at], "size": 9}, at > 0, at > 1)]
     assert [(name, rate) for name, rate, *_ in worst_groups(played)] == [
         ("start 0", 0),
         ("start 1", 0.5),
-        ("start 2", 1),
     ]
     one_each = [replace(episode(), task=Task(f"{n}", {"seed": n})) for n in range(9)]
     assert worst_groups(one_each) == worst_groups([]) == []
