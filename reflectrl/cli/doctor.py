@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator
 from ctypes.util import find_library
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, metadata, requires, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -28,7 +33,6 @@ KEYS = {
     "WANDB_API_KEY": "report_to=wandb",
 }
 """Environment variables that hold secrets; their values are never printed."""
-INSTALL = "pip install 'reflectrl{}'"
 TRACKERS = ("tensorboard", "trackio", "wandb")
 PROGRAMS = {
     "bwrap": "python and pip in the sandbox of AutoExplore: apt-get install bubblewrap",
@@ -85,16 +89,26 @@ def _system() -> Iterator[Finding]:
 def _packages() -> Iterator[Finding]:
     for wanted in _required(""):
         fault = _fault(wanted)
-        yield Finding(wanted.name, fault or version(wanted.name), INSTALL.format("") if fault else "", needed=True)
+        yield Finding(wanted.name, fault or version(wanted.name), _install() if fault else "", needed=True)
 
 
 def _extras() -> Iterator[Finding]:
     for extra in metadata("reflectrl").get_all("Provides-Extra") or []:
         faults = [f"{wanted.name} {fault}" for wanted in _required(extra) if (fault := _fault(wanted))]
-        advice = INSTALL.format(f"[{extra}]") if faults else ""
+        advice = _install(f"[{extra}]") if faults else ""
         yield Finding(f"extra {extra}", "; ".join(faults) or "installed", advice)
     trackers = [name for name in TRACKERS if find_spec(name)]
     yield Finding("trackers", ", ".join(trackers) or "none; one is needed only for report_to")
+
+
+def _install(extra: str = "") -> str:
+    """Return pip's command for this installation; that of a clone which is edited in place names its folder."""
+    installed = json.loads(distribution("reflectrl").read_text("direct_url.json") or "{}")
+    if not installed.get("dir_info", {}).get("editable"):
+        return f"pip install {shlex.quote(f'reflectrl{extra}')}"
+    clone = Path(url2pathname(urlsplit(installed["url"]).path))
+    here = clone == Path.cwd()
+    return f"pip install -e {shlex.quote(f'.{extra}' if here else f'{clone}{extra}')}"
 
 
 def _required(extra: str) -> Iterator[Requirement]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -46,5 +47,33 @@ def test_what_is_missing_or_too_old_is_shown_with_what_to_do(tmp_path: Path) -> 
     assert done.returncode == 1
     for name in ("bwrap", "libseccomp"):
         assert re.search("not found  .*apt-get", line(done.stdout, name))
-    assert re.search(r"1\.0; .*>=3\.52 +\(pip install 'reflectrl'\)", line(done.stdout, "openai"))
+    assert re.search(r"1\.0; .*>=3\.52 +\(pip install (reflectrl|-e \S+)\)", line(done.stdout, "openai"))
     assert "openai" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("installed", "advice"),
+    [
+        (None, "pip install 'reflectrl[lit]'"),
+        (
+            {"url": "file:///elsewhere/a%20clone", "dir_info": {"editable": True}},
+            "pip install -e '/elsewhere/a clone[lit]'",
+        ),
+        ({"url": "file://{here}", "dir_info": {"editable": True}}, "pip install -e '.[lit]'"),
+        ({"url": "file://{here}", "dir_info": {}}, "pip install 'reflectrl[lit]'"),
+    ],
+)
+def test_the_advice_is_for_this_kind_of_installation(
+    installed: dict[str, object] | None, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "reflectrl-9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: reflectrl\nVersion: 9\nLicense-Expression: MIT\nProvides-Extra: lit\n"
+        "Requires-Dist: no-such-package; extra == 'lit'\n"
+    )
+    if installed:
+        (info / "direct_url.json").write_text(json.dumps(installed).replace("{here}", str(tmp_path)))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert line(reflectrl("doctor").out, "extra lit").endswith(f"({advice})")
