@@ -82,13 +82,18 @@ def test_a_package_index_learns_licence_command_and_extras(site: Path, metadata:
     assert metadata.get_all("Classifier") == project["classifiers"]
 
 
-def test_the_page_on_a_package_index_is_the_readme_without_links_into_the_repository(metadata: Message) -> None:
+def test_the_page_on_a_package_index_is_the_readme_without_what_needs_a_clone(metadata: Message) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     page = metadata.get_payload()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^#.*|^\|.*|^```.*", page, re.MULTILINE) == re.findall(
         r"^#.*|^\|.*|^```.*", readme, re.MULTILINE
     )
+    assert "no package index has reflectrl yet" in readme
+    [install] = re.findall(r"^## Install\n\n(.*?)\n\n##", page, re.MULTILINE | re.DOTALL)
+    assert install.startswith("`pip install reflectrl`")
+    assert metadata["Requires-Python"].removeprefix(">=") in install
+    assert "no package index" not in page
     shown = MarkdownIt("commonmark").enable("table").render(page)
     targets = re.findall(r' (?:href|src)="([^"]*)"', shown)
     assert targets
