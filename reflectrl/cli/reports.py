@@ -169,5 +169,8 @@ def report(
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
     from reflectrl.report import report as write
 
-    gc.freeze()  # the collector would go through all that was just imported again and again: a fifth of the time
-    say(f"report: {write(runs, out, episode=episode)}")
+    gc.disable()  # the collector would go through all that is read again and again: a fifth of the time
+    try:
+        say(f"report: {write(runs, out, episode=episode)}")
+    finally:
+        gc.enable()
