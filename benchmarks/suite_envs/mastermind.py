@@ -31,21 +31,14 @@ class Mastermind(NatLangEnv):
 
     def __init__(self) -> None:
         super().__init__(horizon=3)
-        every = [
-            Task(f"{code} after {first}", {"code": code, "first": first})
-            for code in CODES
-            for first in CODES
-            if code != first
-        ]
-        random.Random(8).shuffle(every)
-        self._splits = {"train": every[:240], "validation": every[240:300], "test": every[300:]}
 
     def tasks(self, split: str) -> list[Task]:
-        return self._splits[split]
+        seeds = {"train": range(200, 3200), "validation": range(100), "test": range(100, 200)}[split]
+        return [Task(f"game-{seed}", {"seed": seed}) for seed in seeds]
 
     def start(self, task: Task) -> None:
-        self.code: str = task.options["code"]
-        self.record = [task.options["first"]]
+        self.code, first = random.Random(task.options["seed"]).sample(CODES, 2)
+        self.record = [first]
 
     def observe(self) -> Observation:
         right, elsewhere = answer(self.record[-1], self.code)
