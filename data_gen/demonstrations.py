@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reflectrl.config import Recipe
-from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed
+from reflectrl.core import (
+    NO_MENU,
+    Choice,
+    Decision,
+    InvalidInput,
+    NatLangEnv,
+    Trajectory,
+    Turn,
+    Utterance,
+    WorkFailed,
+)
 from reflectrl.core.files import check_output
 from reflectrl.core.jsonl import drop_unfinished_line, dump_line
 from reflectrl.core.promises import wrong_observation
@@ -96,6 +106,39 @@ def samples_of(trajectory: Trajectory) -> list[Sample]:
         )
         for step, turn in enumerate(trajectory.turns)
     ]
+
+
+def without_menus(sample: Sample) -> Sample:
+    """Return a sample as one of an environment without menus, in which a policy writes the same action."""
+    return replace(sample, menu=(), observation=replace(sample.observation, actions=(), common=()))
+
+
+def episodes_of(samples: Iterable[Sample]) -> list[Trajectory]:
+    """Return the episodes whose steps are samples; their last steps, whose rewards samples do not hold, have 0.
+
+    A sample that does not go on from the one before begins an episode.
+    """
+    episodes: list[list[Sample]] = []
+    for sample in samples:
+        if not episodes or sample.past != (*episodes[-1][-1].past, episodes[-1][-1].action):
+            episodes.append([])
+        episodes[-1].append(sample)
+    return [_trajectory(steps) for steps in episodes]
+
+
+def _trajectory(steps: Sequence[Sample]) -> Trajectory:
+    rewards = [sum(step.rewards[-1:]) for step in steps[1:]] + [0.0]
+    turns = tuple(
+        Turn(
+            observation=step.observation,
+            menu=step.menu,
+            said={"reflector": Utterance(step.reflection)} if step.reflection else {},
+            decision=Decision(step.action, 0.0, 0.0, Choice(step.menu.index(step.action) if step.menu else NO_MENU)),
+            rewards={"env": reward},
+        )
+        for step, reward in zip(steps, rewards, strict=True)
+    )
+    return Trajectory(steps[0].task, steps[0].seed, turns, terminated=True, truncated=False, success=True)
 
 
 def save_episode(path: Path, header: Header, trajectory: Trajectory) -> int:
@@ -192,6 +235,8 @@ def choose_demonstrations(
 ) -> Demonstrated:
     """Return the samples to learn from, without those of held-out tasks or of states that show one of their ``starts``.
 
+    Episodes that were played with menus also teach policies of an environment without.
+
     Raises:
         InvalidInput: a state that ``env`` could not show.
     """
@@ -200,6 +245,8 @@ def choose_demonstrations(
     held_out = {task.id for split in env.splits if split != "train" for task in env.any_tasks(split)}
     samples = []
     for where, sample in ((found.where, found.sample) for found in given):
+        if not env.max_actions:
+            sample = without_menus(sample)
         if (wrong := wrong_observation(sample.observation, env.max_actions, ended=False)) is not None:
             raise InvalidInput(f"{where} cannot be learned from: it {wrong}; remove the line.")
         if sample.task.id not in held_out and sample.observation.shown not in starts:

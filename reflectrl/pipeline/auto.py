@@ -1,8 +1,9 @@
 """Settings that a recipe with a ``budget`` leaves open, chosen from measurements on this machine.
 
-What gen-data reads and the shapes of models are chosen from a survey of the environment; the bounds of SFT and RLFT
-from the seconds that a step or an iteration takes with the real models, when their stage begins. Each choice is written
-with its reason into the run folder's ``recipe.yaml``, from which a run that continues takes it again.
+What gen-data reads and the shapes of models are chosen from a survey of the environment and of demonstrations; the
+bounds of SFT and RLFT from the seconds that a step or an iteration takes with the real models, when their stage begins.
+Each choice is written with its reason into the run folder's ``recipe.yaml``, from which a run that continues takes it
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.check import Ambiguity, ambiguous_states
 from reflectrl.core.run_files import RECIPE
 from reflectrl.core.seeds import derive_seed
-from reflectrl.data_gen.demonstrations import read_demonstrations
+from reflectrl.data_gen.demonstrations import episodes_of, read_demonstrations, without_menus
 from reflectrl.lm.load import BUILTIN
 from reflectrl.lm.tokenizer import train_tokenizer
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
@@ -72,6 +73,8 @@ class Survey:
     at_random: Sequence[Trajectory]
     taught: Sequence[Trajectory]
     """Episodes with the expert's reflections; none without an expert."""
+    demonstrated: Sequence[Trajectory]
+    """Episodes of ``data.demonstrations``, whose last steps count as steps without a reward."""
     unclear: Ambiguity | None
     """Equal texts in which the expert acts differently; ``None`` where there are none, or no expert."""
     seconds_per_step: float
@@ -85,26 +88,26 @@ class Survey:
     @property
     def characters(self) -> float:
         """Mean length of a state and the action in it, in characters."""
-        return fmean(
-            len(turn.observation.text) + len(turn.decision.action) for each in self.at_random for turn in each.turns
-        )
+        played = (*self.at_random, *self.demonstrated)
+        return fmean(len(turn.observation.text) + len(turn.decision.action) for each in played for turn in each.turns)
 
     @property
     def menus(self) -> list[list[tuple[str, ...]]]:
         """Menus of each episode."""
-        return [[turn.observation.actions for turn in each.turns] for each in (*self.at_random, *self.taught)]
+        played = (*self.at_random, *self.taught, *self.demonstrated)
+        return [[turn.observation.actions for turn in each.turns] for each in played]
 
     @property
     def needs_memory(self) -> float:
         """Fraction of the states in which the past tells what to do and the text does not.
 
-        Without an expert: fraction of the steps that random episodes took from a text which they saw more than once, in
-        which the same action led to something else; chance in the environment counts as well.
+        Without an expert: fraction of the steps that random and demonstrated episodes took from a text which they saw
+        more than once, in which the same action led to something else; chance in the environment counts as well.
         """
         if self.taught:
             return 0.0 if self.unclear is None else self.unclear.share - self.unclear.unexplained
         led: dict[tuple[object, str], list[object]] = defaultdict(list)
-        for each in self.at_random:
+        for each in (*self.at_random, *self.demonstrated):
             shown = [*(turn.observation.shown for turn in each.turns), each.last and each.last.shown]
             for turn, after in zip(each.turns, shown[1:], strict=True):
                 led[turn.observation.shown, turn.decision.action].append((after, turn.reward))
@@ -117,15 +120,15 @@ class Survey:
         Where prompts show past states, the episodes with the longest states are also read as if they were repeated
         until they fill what is shown: later episodes may be longer than those seen here.
         """
-        played = [*self.at_random, *self.taught]
+        played = [*self.at_random, *self.taught, *self.demonstrated]
         if layout.recent.show == "transitions":
             filled = layout.recent.steps + 1
             wordy = sorted(played, key=lambda each: max(len(turn.observation.text) for turn in each.turns))[-WORDY:]
             played += [replace(each, turns=each.turns * math.ceil(filled / len(each.turns))) for each in wordy]
         shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
         shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
-        said = [layout.completion(turn.reflection or "") for each in self.taught for turn in each.turns]
-        turns = [turn for each in self.taught for turn in each.turns]
+        turns = [turn for each in (*self.taught, *self.demonstrated) for turn in each.turns]
+        said = [layout.completion(turn.reflection or "") for turn in turns]
         written = [_written(layout.action_mode, turn) for turn in turns] if layout.action_mode != "enumerated" else []
         names = layout.all_labels(self.max_actions)
         tokenizer = train_tokenizer(
@@ -178,7 +181,9 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
         pace = (time.monotonic() - began) / max(steps, 1)
         if taught:
             unclear = ambiguous_states(env, episodes=min(len(at_random), len(taught)), seed=recipe.seed)
-        return Survey(env.max_actions, env.horizon, at_random, taught, unclear, pace)
+        shown = [each.sample for each in read_demonstrations(recipe)]
+        demonstrated = episodes_of(shown if env.max_actions else map(without_menus, shown))
+        return Survey(env.max_actions, env.horizon, at_random, taught, demonstrated, unclear, pace)
 
 
 SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
@@ -298,6 +303,7 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     if not seen.taught and recipe.data.demonstrations:
         reason = "the environment has no expert, and demonstrations are given"
         yield Chosen("data.teacher", "random", f"{reason}, to which it adds nothing")
+        yield Chosen("eval.policies", ["random", "sft", "rlft"], reason)
         if not all(each.sample.reflection for each in read_demonstrations(recipe)):
             yield Chosen("players.reflector.player", "none", f"{reason}, some without reflections")
     elif not seen.taught:

@@ -16,7 +16,7 @@ from scripted_endpoint import ScriptedEndpoint
 from reflectrl.config import Recipe
 from reflectrl.core import InvalidInput, NatLangEnv, Trajectory, WorkFailed, make_env
 from reflectrl.data_gen import DataSummary, generate, read_rows
-from reflectrl.data_gen.demonstrations import check_place, save_episode
+from reflectrl.data_gen.demonstrations import check_place, episodes_of, samples_of, save_episode
 from reflectrl.data_gen.rows import read_samples
 from reflectrl.prompts import PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -88,6 +88,17 @@ def test_successful_episodes_are_kept_as_samples_and_more_can_be_added(tmp_path:
     assert last.reflection.startswith("I see Number ")
     assert last.reflection.endswith(", so I go.")
     assert not any(sample.negative for sample in samples)
+
+
+def test_samples_are_put_together_to_the_episodes_that_they_came_from() -> None:
+    episodes = played(3)
+    again = episodes_of(sample for each in episodes for sample in samples_of(each))
+    assert [each.actions for each in again] == [each.actions for each in episodes]
+    for there, here in zip(again, episodes, strict=True):
+        assert (there.task, there.seed) == (here.task, here.seed)
+        assert there.rewards == (*here.rewards[:-1], 0.0)
+        assert [turn.observation for turn in there.turns] == [turn.observation for turn in here.turns]
+        assert all(turn.reflection for turn in there.turns)
 
 
 def test_pictures_of_episodes_are_kept_beside_the_file(tmp_path: Path) -> None:

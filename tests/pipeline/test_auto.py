@@ -146,11 +146,23 @@ def test_episodes_of_chance_teach_a_policy_where_nobody_else_does(tmp_path, monk
     assert (tmp_path / "run" / POLICY_SFT).is_dir()
 
 
+def test_demonstrations_with_menus_tell_what_random_play_of_free_text_cannot(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    game = chance("guessing:Guessing", {"menu": True})
+    for episode in choose_episodes(game.env, count=60):
+        game.save(play_episode(game, episode, lambda _: None), tmp_path / "lucky.jsonl")
+    play_stages(recipe("guessing:Guessing", data={"demonstrations": ["lucky.jsonl"]}), tmp_path / "run")
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert (kept.prompt.action_mode, kept.prompt.history.show) == ("text", "transitions")
+    assert kept.players.policy.max_new_tokens <= 4
+    assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "sft", "rlft"}
+
+
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
     env = Note()
     [task, *_] = env.split_tasks("train")
     played = rollout([env], [Episode(task, 0)], policy=RandomPolicy(), seats=(), layout=PromptFormat())
-    seen = Survey(env.max_actions, 9, played, [], None, 0.0)
+    seen = Survey(env.max_actions, 9, played, [], [], None, 0.0)
     layouts = [PromptFormat(history=History(steps, show="transitions")) for steps in (len(played[0].turns), 9)]
     some, full = (seen.lengths(layout, "words", 500).prompt for layout in layouts)
     assert full > 2 * some
