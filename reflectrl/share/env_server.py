@@ -126,4 +126,7 @@ def env_app(name: str, options: Mapping[str, Any], sessions: int) -> FastAPI:
             super().__init__(name, options)
 
     Session.__name__ = kind  # told to a client whose session cannot be made, instead of the options
-    return create_fastapi_app(Session, first.sent, first.shown, sessions, env_name=kind)
+    app = create_fastapi_app(Session, first.sent, first.shown, sessions, env_name=kind)
+    pages = (app.docs_url, app.redoc_url)  # of FastAPI, which run scripts of another server
+    app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) not in pages]
+    return app

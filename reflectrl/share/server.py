@@ -256,7 +256,7 @@ def make_app(
         redoc_url=None,
         responses={"default": {"model": ErrorReply}},
     )
-    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts, public=PAGES)
+    app.add_middleware(Gate, bounds=bounds, key=key, hosts=hosts, origins=origins, public=PAGES)
     if origins:  # before the gate, since browsers ask for permission without the key
         app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     app.add_exception_handler(RequestValidationError, _answer_mistakes)

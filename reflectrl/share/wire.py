@@ -153,7 +153,7 @@ async def page() -> HTMLResponse:
 
 
 class Gate:
-    """Middleware that checks host and key, limits the size and the time of a body, and hides internal errors.
+    """Middleware that checks host, page and key, limits the size and time of a body, and hides internal errors.
 
     FastAPI's ``HTTPBearer`` runs after the body is read, and for known paths only; Starlette's
     ``TrustedHostMiddleware`` cannot allow all IP addresses.
@@ -163,7 +163,8 @@ class Gate:
         bounds: limits of a request.
         key: bearer key that clients must send; ``None`` for no check.
         hosts: host names that clients may use, besides ``localhost`` and IP addresses.
-        pages: host names of web pages, besides the server's own, that may open a websocket.
+        pages: host names of web pages that may ask, besides the server's own.
+        origins: origins of further web pages that may.
         public: paths that need no key.
 
     """
@@ -175,6 +176,7 @@ class Gate:
         key: str | None,
         hosts: Iterable[str] = (),
         pages: Iterable[str] = (),
+        origins: Collection[str] = (),
         public: Collection[str] = (),
     ) -> None:
         self._app = app
@@ -182,6 +184,7 @@ class Gate:
         self._key = key
         self._hosts = {"localhost", *map(str.lower, hosts)}
         self._pages = {*map(str.lower, pages)}
+        self._origins = origins
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -194,7 +197,7 @@ class Gate:
             await self._open(headers, scope, receive, send)
             return
         try:
-            self._check_host(host_of(f"//{headers.get('host', '')}"))
+            self._check_origin(headers)
             if scope["path"] not in self._public:
                 self._check_key(headers)
             body = await self._body(receive)
@@ -216,26 +219,30 @@ class Gate:
             await error_reply(500, "the server failed at this request; its log says where.")(scope, receive, send)
 
     async def _open(self, headers: Headers, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open a websocket, or answer 403; browsers would open one for any page, but say whose."""
-        host = headers.get("host", "").lower()
-        page = headers.get("origin", f"//{host}").lower()
+        """Open a websocket, or answer 403."""
         try:
-            self._check_host(host_of(f"//{host}"))
+            self._check_origin(headers)
             self._check_key(headers)
-            known = page.partition("//")[2] == host or host_of(page) in self._pages
         except HTTPException:
-            known = False
-        if known:
-            await self._app(scope, receive, send)
-        else:
             await send({"type": "websocket.close"})
+        else:
+            await self._app(scope, receive, send)
 
-    def _check_host(self, host: str) -> None:
-        """Refuse an unknown host name, which a web page may have pointed at this server (DNS rebinding)."""
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse a host name that a web page may have pointed at this server (DNS rebinding), and pages of others.
+
+        Browsers send some requests, and open websockets, for any page, but say whose.
+        """
+        given = headers.get("host", "").lower()
+        host = host_of(f"//{given}")
         if host not in self._hosts and not ip_address(host):
             known = ", ".join(sorted(self._hosts))
             sentence = f"the header Host names {host[:60]!r}; expected {known} or an IP address"
             raise HTTPException(421, f"{sentence}: use one of them, or start the server with --served-as NAME.")
+        page = headers.get("origin", f"//{given}").lower()
+        if page.partition("//")[2] != given and host_of(page) not in self._pages and page not in self._origins:
+            sentence = f"a web page of {page[:60]!r} asked; only those of this server's own address may"
+            raise HTTPException(403, f"{sentence}, and those of --served-as (an environment) or --allow-origin.")
 
     def _check_key(self, headers: Headers) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -146,6 +146,13 @@ def test_a_name_that_a_web_page_led_here_is_refused(url: str, client: httpx2.Cli
             assert here.post("/act", json=STATE, headers={"host": "agents.example"}).status_code == expected
 
 
+def test_another_web_page_is_refused_before_anything_is_computed(url: str, client: httpx2.Client) -> None:
+    for page in ("https://page.example", "http://127.0.0.1:1", "null"):
+        status, sentence = refusal(client.post("/act", json=STATE, headers={"origin": page}))
+        assert (status, page in sentence) == (403, True)
+    assert client.post("/act", json=STATE, headers={"origin": url}).status_code == 200
+
+
 def test_without_the_key_nothing_is_answered(url: str) -> None:
     with httpx2.Client(base_url=url, timeout=300, trust_env=False) as client:
         for given in ("", "Bearer", f"Bearer {KEY}x", f"Basic {KEY}", KEY):
