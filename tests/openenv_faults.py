@@ -24,6 +24,7 @@ class Say(Action):
 
 class Heard(Observation):
     text: str
+    success: Any = None
 
 
 class Words(Environment):
@@ -49,7 +50,10 @@ class Words(Environment):
             os._exit(3)
         reward = {"nan": math.nan, "nothing": None}.get(said, float(said == self.word))
         return Heard(
-            text=f"Say {self.word}; {self.said} said.", reward=reward, done=said in (self.word, "nan", "nothing")
+            text=f"Say {self.word}; {self.said} said.",
+            reward=reward,
+            done=said in (self.word, "nan", "nothing"),
+            success="no" if said == "perhaps" else None,
         )
 
     @property

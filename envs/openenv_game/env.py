@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
 from reflectrl.core.registry import foreign_code
+from reflectrl.core.text import shown
 from reflectrl.envs.gymnasium_game import check_seeds, seed_tasks
 
 
@@ -70,10 +71,8 @@ class OpenEnvGame(NatLangEnv):
         check_seeds(seeds)
         self._success_reward, self._penalty, self._seeds = success_reward, penalty, seeds
         self._session = Session(server, variables or {}, key, timeout_s)
-        module, _, name = text_map.partition(":")
         with foreign_code(f"{server!r} cannot be played with text_map={text_map!r}"):
-            tools = self._session.tools()
-            self._map = getattr(importlib.import_module(module), name)(self._session.schema, tools, actions, menu)
+            self._map = resolve_name(text_map)(self._session.schema, self._session.tools(), actions, menu)
             self.max_actions, self.instructions = self._map.max_actions, self._map.instructions
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -103,6 +102,8 @@ class OpenEnvGame(NatLangEnv):
             raise ValueError("the server ended the episode without a reward")
         self._show(result.observation)
         success = {**(result.metadata or {}), **result.observation}.get("success")
+        if success not in (None, True, False):
+            raise ValueError(f"the server says success={shown(success)}; expected true or false")
         reward = 0.0 if result.reward is None else float(result.reward)
         won = reward >= self._success_reward if success is None else bool(success)
         return Outcome(reward, ended=result.done, success=result.done and won)

@@ -31,6 +31,7 @@ from reflectrl.core.promises import (
     wrong_reading,
     wrong_tasks,
 )
+from reflectrl.core.text import shown
 from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
 
 
@@ -264,7 +265,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             raise InvalidInput(f"step of {self.name!r} was called before reset or after the episode's end; call reset.")
         legal = self.observation.actions
         if self.max_actions and action not in legal:
-            raise InvalidInput(f"{action!r} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}")
+            raise InvalidInput(
+                f"{shown(action)} is not a legal action of {self.name!r} here; {nearest(str(action), legal)}"
+            )
         self._actions.append(action)
         outcome = self._call(self.act, action, wrong=lambda given: wrong_outcome(given, action))
         truncated = not outcome.ended and len(self._actions) >= self.horizon

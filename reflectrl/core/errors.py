@@ -159,7 +159,7 @@ def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints
     place = f"in task {task.id!r} after {counted(steps, 'step')}"
     if hints:
         return f"{place}, asked for hints"
-    return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {action!r}"
+    return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {shown(action)}"
 
 
 def place_of(env: NatLangEnv, *, hints: bool) -> str:

@@ -149,6 +149,7 @@ def test_episodes_that_a_fault_ends_are_dropped_and_no_other_is_lost():
     [
         ("nan", "raised ValueError: the server ended the episode without a reward"),
         ("nothing", "raised ValueError: the server ended the episode without a reward"),
+        ("perhaps", "raised ValueError: the server says success='no'; expected true or false"),
         ("raise", r"raised RuntimeError: Server error: nothing was computed \(code: EXECUTION_ERROR\)"),
         ("wait", r"raised TimeoutError: the server at http://\S+ did not answer within 10 s"),
         ("die", r"raised ConnectionError: the server at http://\S+ ended the session"),
