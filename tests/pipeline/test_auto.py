@@ -158,6 +158,17 @@ def test_demonstrations_with_menus_tell_what_random_play_of_free_text_cannot(tmp
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "sft", "rlft"}
 
 
+def test_a_text_that_names_no_action_of_the_menu_is_penalised(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    game = chance("corridor:SilentHall", {})
+    for episode in choose_episodes(game.env, count=40):
+        game.save(play_episode(game, episode, lambda _: None), tmp_path / "lucky.jsonl")
+    written = recipe("corridor:SilentHall", "prompt.action_mode=text", data={"demonstrations": ["lucky.jsonl"]})
+    play_stages(written, tmp_path / "run", STAGES[0])
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert kept.rlft.rewards == {"env": 1.0, "illegal": -0.1}
+
+
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
     env = Note()
     [task, *_] = env.split_tasks("train")
