@@ -378,9 +378,10 @@ def _override(source: _Source, override: str) -> None:
     source.problems += [f"{said}: {problem}" for problem in problems]
     if path == "env.name":
         _leave_environment(source.values, {"env": {"name": value}})
-    if path.startswith("rlft.lessons.") and isinstance(section := source.values.setdefault("rlft", {}), dict):
+    if path.startswith("rlft.lessons.") and isinstance(section := source.values.get("rlft") or {}, dict):
         # else there is no lesson to change
-        section.setdefault("lessons", [asdict(lesson) for lesson in RLFTSettings().lessons])
+        lessons = [asdict(lesson) for lesson in RLFTSettings().lessons]
+        source.values["rlft"] = {"lessons": lessons, **section}
     problem = _set(source.values, keys, value)
     if problem:
         source.problems.append(f"{said}: {problem}")

@@ -180,6 +180,9 @@ def test_keys_are_names_dates_are_text_and_numbers_need_no_point(tmp_path: Path)
 
 def test_aliases_and_merged_mappings(tmp_path: Path) -> None:
     text = MINIMAL + "rlft: {lessons: [&lesson {name: a, iterations: 1}, *lesson]}"
+    for absent in ("", "rlft: null\n"):  # overrides begin with the lesson that is there by default
+        short = load_recipe(write(tmp_path, MINIMAL + absent), ["rlft.lessons.0.iterations=5"]).rlft
+        assert [(lesson.name, lesson.iterations) for lesson in short.lessons] == [("main", 5)]
     rlft = load_recipe(write(tmp_path, text), ["rlft.lessons.0.iterations=5"]).rlft
     assert rlft is not None
     assert [lesson.iterations for lesson in rlft.lessons] == [5, 1]

@@ -18,7 +18,6 @@ from typing import TypeVar
 from urllib.request import urlopen
 
 import pytest
-from bubblewrap import programs_work
 from command_line import reflectrl
 from faulty import restored_registry, wait_until
 from scripted_endpoint import ScriptedEndpoint
@@ -58,6 +57,7 @@ ELSEWHERE = {
     "reflectrl run --recipe smollm2/number_line_server_thoughts": "needs vLLM; tests/pipeline/test_served_thoughts.py",
     "reflectrl run --recipe gym_cards/nano_points24_gtr_remote": "a paid model; tests/pipeline/test_thoughts.py",
     "reflectrl run --recipe gym_cards/nano_number_line_gtr_local": "93 MB from a package index",
+    "reflectrl explore . Which module": "programs in a sandbox; tests/cli/test_explore.py",
     "reflectrl models get": "93 MB; tests/lm/test_packages.py has an index",
     "reflectrl data import": "a file of others that is not ours to copy; tests/data_gen/test_conversations.py",
     "reflectrl export runs/dangerous_taxi-nano --out taxi-agent --push-to-hub": "a hub; tests/share has one",
@@ -92,7 +92,6 @@ MORE: Mapping[str, tuple[str, ...]] = {
         "data.endpoint.price={prompt: 2.5, completion: 10}",
         "data.trajectory=oracle",
     ),
-    "reflectrl explore . Which module is the longest? Write it to notes.md. --programs --model": ("--base-url", "URL"),
 }
 """Words that are appended to lines with a beginning."""
 READY: Mapping[str, tuple[str, ...]] = {
@@ -229,8 +228,6 @@ class Shell:
             subprocess.run(words, check=True)
 
     def run(self, words: list[str]) -> None:
-        if "--programs" in words and not programs_work():
-            return
         done = reflectrl(*self.whole(words)[1:], typed=next(iter(of(TYPED, words)), ""))
         failed = done.code in (1, 2) and any(fault in done.err for fault in of(FAILS, words))
         assert failed or done.code == 0, f"{shlex.join(words)}\n{done.out}\n{done.err}"
