@@ -162,7 +162,7 @@ def set_up(name: str, overrides: Sequence[str] = (), *, menu: int = 0) -> Iterat
         build_dataset(recipe, Path(folder), Account())
         env = recipe_env(recipe, Path(folder))
         layout = recipe.prompt.layout(env.instructions)
-        yield Scene(recipe, Path(folder), layout, labels(layout.labels, max(menu, env.max_actions)))
+        yield Scene(recipe, Path(folder), layout, layout.all_labels(max(menu, env.max_actions)))
 
 
 # ---- models ----------------------------------------------------------------------------------------------------------

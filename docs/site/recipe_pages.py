@@ -22,7 +22,7 @@ from reflectrl.core.settings import descriptions, settings_fields
 KEYS = """# Recipe keys
 
 Every key that a recipe may have, made from the schema that checks it (`reflectrl/config/`). On the command
-line a key is `section.key=value`; an entry of a list is a number, as in `rlft.stages.0.iterations=20`, here written N.
+line a key is `section.key=value`; an entry of a list is a number, as in `rlft.lessons.0.iterations=20`, here written N.
 A key that is not listed is refused, with the nearest valid name. "In" names the [shipped recipes](shipped-recipes.md)
 whose own file sets the key; recipes that extend those take it over.
 """

@@ -71,6 +71,8 @@ class OpenEnvGame(NatLangEnv):
         check_seeds(seeds)
         self._success_reward, self._penalty, self._seeds = success_reward, penalty, seeds
         self._session = Session(server, variables or {}, key, timeout_s)
+        if ":" not in text_map:
+            raise InvalidInput(f"text_map={text_map!r} was given; expected module:Class, a subclass of TextMap.")
         with foreign_code(f"{server!r} cannot be played with text_map={text_map!r}"):
             self._map = resolve_name(text_map)(self._session.schema, self._session.tools(), actions, menu)
             self.max_actions, self.instructions = self._map.max_actions, self._map.instructions

@@ -83,7 +83,7 @@ FIELDS: Mapping[str, Kind] = {
     },
 }
 """Kind of each field of a recipe that can hold more than a number, by its section."""
-_CODE = {"environment", "server"}
+_CODE = {"environment", "server", "text_map"}
 """Options of environments that name a package whose code would run, although it is a plain word."""
 _SILENT_AT_PLAY = [kind.role.name for kind in SEATS if not kind.role.speaks_before]
 

@@ -300,6 +300,10 @@ def _with(recipe: Recipe, choices: Sequence[Chosen]) -> Recipe:
     return load_recipe(values)
 
 
+def _states(recipe: Recipe, key: str) -> bool:
+    return recipe.budget is not None and recipe.budget.states(key)
+
+
 def _players(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose who teaches and who plays."""
     if recipe.data.teacher == "openai":
@@ -332,7 +336,10 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     if recipe.model.name != BUILTIN:
         return
     yield Chosen("prompt.instructions", False, "a model with random weights learns the rules from play")
-    known = recipe.prompt.known_actions or recurring(seen.menus)
+    known, few = recipe.prompt.known_actions, _states(recipe, "prompt.labels") and recipe.prompt.labels == "letters"
+    found = recurring(seen.menus)
+    if not _states(recipe, "prompt.known_actions") and not (few and len(found) + seen.max_actions > LETTERS):
+        known = found
     if known:
         reason = "menus differ, and a label that always stands for the same action is learned sooner"
         yield Chosen("prompt.known_actions", known, reason)
@@ -366,10 +373,10 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     layout = Team(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
     yield Chosen("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
-    words = math.ceil(ROOM * long.reflection) + 1
-    if seen.taught:
-        reason = f"the expert's longest reflection has {long.reflection} tokens"
-        yield Chosen("players.reflector.max_new_tokens", words, reason)
+    key, words = "players.reflector.max_new_tokens", recipe.players.reflector.max_new_tokens
+    if long.reflection and not _states(recipe, key):
+        words = math.ceil(ROOM * long.reflection) + 1
+        yield Chosen(key, words, f"the longest reflection seen has {long.reflection} tokens")
     if recipe.prompt.action_mode != "enumerated":
         writes = recipe.players.policy.max_new_tokens
         if long.written:
@@ -426,7 +433,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("rlft.learning_rate", 3e-4, "suits a model with random weights")
     rlft, taught = recipe.rlft, recipe.sft.enabled and recipe.prompt.action_mode == "enumerated"
     alone = rlft.validation is not None and rlft.terms.kl is None and len(rlft.lessons) == 1
-    if recipe.model.name == BUILTIN and taught and alone:
+    if recipe.model.name == BUILTIN and recipe.model.lora is None and taught and alone:
         yield Chosen("rlft.sharpen", SHARPEN, "a policy that hesitates has few successes to learn from")
     for key, (value, reason) in suited(seen.horizon, seen.return_spread).items():
         if key != "gamma" or not isinstance(recipe.rlft.advantage, EpisodeGroup):  # which has no discount

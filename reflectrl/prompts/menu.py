@@ -30,7 +30,8 @@ def labels(kind: str, count: int) -> tuple[str, ...]:
         raise InvalidInput(f"labels {kind!r} is unknown; {nearest(kind, LABEL_KINDS)}")
     if count > len(_ALPHABET):
         raise InvalidInput(
-            f"a menu of {count} actions was given but labels=letters has {len(_ALPHABET)}; use prompt.labels=added."
+            f"menus and prompt.known_actions need {count} labels, but labels=letters has {len(_ALPHABET)}; use "
+            "prompt.labels=added."
         )
     return tuple(_ALPHABET[:count])
 

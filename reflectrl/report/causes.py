@@ -287,8 +287,8 @@ def _not_imitated(of: _Evidence) -> Cause | None:
 def _longer(of: _Evidence, player: str) -> str:
     """Return a larger budget, where this is what has bounded a player's SFT."""
     steps = [line.get("step") for line in of.checks(player)][-1:]
-    bounded = of.setting("budget.minutes") is not None and steps == [of.setting(f"sft.{player}.steps")]
-    return "more `budget.minutes`, " if bounded else ""
+    key = f"sft.{player}.steps"
+    return "more `budget.minutes`, " if of.setting(f"budget.chosen.{key}") and steps == [of.setting(key)] else ""
 
 
 def _wider(of: _Evidence) -> str:
@@ -417,8 +417,8 @@ def _memorised(of: _Evidence) -> Cause | None:
 
 def _short(of: _Evidence) -> Cause | None:
     """The minutes leave hardly any play."""
-    count, stated = len(of.run.points), of.setting("budget.stated")
-    if not 0 < count <= SHORT or stated is None or any(key.startswith("rlft.lessons") for key in stated):
+    count, bounded = len(of.run.points), of.setting("budget.chosen.rlft.lessons.0.iterations")
+    if not 0 < count <= SHORT or not bounded or of.run.points[-1].ended != "iterations":
         return None
     return Cause("short", f"the minutes left no time for more than {count} iterations of RLFT", "more `budget.minutes`")
 

@@ -343,7 +343,7 @@ class ReflectRLTrainer(Drawn):
         if self.curriculum.successes:  # the lesson continues from a checkpoint
             return {}
         with part("validation"), using(self.lm.model, self._first_weights if self.curriculum.index else None):
-            scale = LogitScale(self.lm.base) if self.args.sharpen else None
+            scale = LogitScale(self.lm.base) if self.args.sharpen and self.validator.episodes else None
             shown = self.validator.start(self._collector, self._gather, scale, self.args.sharpen)
         if scale is not None:
             self.learner.begin_average()

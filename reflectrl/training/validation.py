@@ -75,7 +75,8 @@ class Validator:
         self._share = share
         played = settings.episodes * (1 + settings.greedy)
         self._every = settings.every or math.ceil(played / (SHARE * trained))
-        self._episodes: Sequence[Episode] = ()
+        self.episodes: Sequence[Episode] = ()
+        """The episodes of each validation; none where the environment has no such tasks."""
         self._weights: Weights = {}
         self._progress = _Progress()
 
@@ -86,7 +87,7 @@ class Validator:
 
     def due(self, iterations: int, *, ended: bool) -> bool:
         """Return whether to validate after ``iterations`` iterations of a lesson, which has ``ended`` or not."""
-        return bool(self._episodes) and (ended or iterations % self._every == 0)
+        return bool(self.episodes) and (ended or iterations % self._every == 0)
 
     @property
     def ends(self) -> Literal["expert", "patience"] | None:
@@ -103,9 +104,9 @@ class Validator:
         """Choose the validation episodes of a lesson; none, with a warning, if the environment has no such tasks."""
         count = self.settings.episodes
         try:
-            self._episodes = fixed_episodes(env, "validation", episodes=count, max_tasks=None, seed=self._seed)
+            self.episodes = fixed_episodes(env, "validation", episodes=count, max_tasks=None, seed=self._seed)
         except InvalidInput as error:
-            self._episodes = ()
+            self.episodes = ()
             _log.warning(f"training without a validation (rlft.validation), so its last weights are kept: {error}")
 
     def start(
@@ -123,7 +124,7 @@ class Validator:
             Fields of the lesson's first ``Iteration``.
         """
         self._progress, self._weights = _Progress(), {}
-        if not self._episodes:
+        if not self.episodes:
             return {}
         now = self._progress
         chosen = None
@@ -139,7 +140,7 @@ class Validator:
         told = gather(*_sums(expert or ()), float(expert is None))
         if not any(silent for *_, silent in told):
             wins, returns, played = map(sum, list(zip(*told, strict=True))[:3])
-            now.expert = Validated(wins / len(self._episodes), None, returns / max(1, played), len(self._episodes), 0)
+            now.expert = Validated(wins / len(self.episodes), None, returns / max(1, played), len(self.episodes), 0)
         self._compare(now.start)
         return {
             "sharpened": chosen,
@@ -166,17 +167,17 @@ class Validator:
     def _own(self) -> Sequence[Episode]:
         """The episodes that this process plays."""
         rank, processes = self._share
-        return self._episodes[rank::processes]
+        return self.episodes[rank::processes]
 
     def _validated(self, collector: Collector, gather: Gather, iterations: int) -> tuple[Validated, dict[str, float]]:
         """Play the episodes; return the result, and the sampled success of each group."""
         sampled = collector.validate(self._own, greedy=False)
         greedy = collector.validate(self._own, greedy=True) if self.settings.greedy else []
-        planned = Counter(each.task.group for each in self._episodes)
+        planned = Counter(each.task.group for each in self.episodes)
         wins = Counter(each.task.group for each in sampled if each.success)
         numbers = (*_sums(sampled), sum(each.success for each in greedy), *(wins[group] for group in planned))
         won, returns, played, won_greedily, *won_of = map(sum, zip(*gather(*numbers), strict=True))
-        count = len(self._episodes)
+        count = len(self.episodes)
         result = Validated(
             sampled=won / count,
             greedy=won_greedily / count if self.settings.greedy else None,

@@ -68,6 +68,13 @@ def test_actions_that_recur_in_menus_keep_their_labels(trained):
     assert recurring([halls, halls[::-1]]) == ("enter hall 0", "stay", *(f"enter hall {n}" for n in range(1, 9)))
 
 
+def test_what_a_recipe_states_decides_what_goes_with_it(tmp_path):
+    play_stages(recipe("corridor:Hall", "model.lora={r: 4}", "prompt.known_actions=[]"), tmp_path / "run", STAGES[0])
+    kept = load_saved_recipe(tmp_path / "run" / RECIPE)
+    assert (kept.rlft.sharpen, kept.prompt.known_actions) == ((), ())
+    assert kept.budget.chosen["prompt.labels"] == "menus need 2 labels"
+
+
 def test_what_a_recipe_states_stays_as_it_says(trained):
     kept = load_saved_recipe(trained[0] / RECIPE)
     assert (kept.data.samples, kept.rlft.episodes, kept.eval.greedy) == (60, 8, False)

@@ -47,6 +47,11 @@ def ended(
     return judged(folder, random=random, expert=expert, **observed)
 
 
+def chosen(key: str) -> tuple[str, str]:
+    """Overrides of a recipe in which a budget has chosen a setting."""
+    return "budget.minutes=5", f"budget.chosen={{{key}: it fits}}"
+
+
 def judged(folder: Path, *, random: float | None = 0.05, expert: float | None = 1.0, **observed: Any) -> Path:
     """Add the random policy and the expert to a run folder's results, and fields to the row after RLFT."""
     rows = read_results(folder / "eval.jsonl")
@@ -233,10 +238,11 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
     assert first(folder) == ("imitation", "SFT imitates 62 % of the expert's actions in held-out episodes")
     assert found(folder)[0].remedy.startswith("more of `sft.policy.steps`")
-    for steps, longer in ((300, True), (900, False)):  # a plateau ended the second
-        folder = ended(tmp_path / str(steps), SILENT, "budget.minutes=5", f"sft.policy.steps={steps}")
+    bounds = {"bound": (300, chosen("sft.policy.steps")), "plateau": (900, chosen("sft.policy.steps"))}
+    for name, (steps, given) in {**bounds, "stated": (300, ("budget.minutes=5",))}.items():
+        folder = ended(tmp_path / name, SILENT, *given, f"sft.policy.steps={steps}")
         write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
-        assert found(folder)[0].remedy.startswith("more `budget.minutes`, more of") == longer
+        assert found(folder)[0].remedy.startswith("more `budget.minutes`, more of") == (name == "bound")
     write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
     assert found(folder) == []
 
@@ -289,11 +295,12 @@ def test_a_policy_that_knows_its_training_tasks_and_not_the_game_is_named(tmp_pa
 
 def test_minutes_that_left_no_time_for_play_are_named(tmp_path: Path) -> None:
     few = [iteration(number, success=0.3) for number in range(10)]
-    stated = ended(tmp_path / "run", SILENT, "budget.minutes=5", metrics=few)
-    assert found(stated) == []  # the recipe states its iterations
-    recipe = stated / "recipe.yaml"
-    recipe.write_text(re.sub(r"\n  - rlft\.lessons[^\n]*", "", recipe.read_text()))
-    assert first(stated) == (
+    few[-1]["ended"] = "iterations"
+    assert found(ended(tmp_path / "stated", SILENT, "budget.minutes=5", metrics=few)) == []
+    bounded = ended(tmp_path / "run", SILENT, *chosen("rlft.lessons.0.iterations"), metrics=few)
+    patient = [*few[:-1], {**few[-1], "ended": "patience"}]
+    assert found(ended(tmp_path / "patient", SILENT, *chosen("rlft.lessons.0.iterations"), metrics=patient)) == []
+    assert first(bounded) == (
         "short",
         "the minutes left no time for more than 10 iterations of RLFT",
     )
