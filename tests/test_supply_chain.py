@@ -59,6 +59,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
         "socket": "the address that it listens at",
         "urllib": "urllib.parse, which takes addresses apart",
     },
+    "reflectrl/cli/doctor.py": {"urllib": "urllib.parse and urllib.request.url2pathname, for where it is installed"},
     "reflectrl/core/origin.py": {"subprocess": "git, for the commit that a run is begun with"},
     "reflectrl/lm/packages.py": {"subprocess": "pip, for a model that is in a package"},
     "reflectrl/pipeline/sweep.py": {"subprocess": "python, for the runs of a sweep"},

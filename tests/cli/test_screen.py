@@ -31,6 +31,7 @@ OURS = [
     r"RLFT (went|is|raised|lowered|made no clear difference).*",
     r"number_line-nano (kept the weights that RLFT began with|is played with).*",
     r"Why: .*\. Try: .*",
+    r"The mean return is .*, that of random play .*\.",
     r"One run a recipe: .*",
     r"report: runs/number_line-nano/report.html",
 ]

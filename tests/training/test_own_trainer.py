@@ -68,7 +68,7 @@ def test_a_trainer_may_estimate_advantages(tmp_path):
 
 @pytest.mark.slow
 def test_a_recipe_trains_with_the_class_that_it_names(trained_run):
-    cloned = trained_run(CLONING, lessons=STAGES[:3])
+    cloned = trained_run(CLONING, stages=STAGES[:3])
     (_, ours), (_, theirs) = (list(read_jsonl(run / METRICS))[0] for run in (trained_run(), cloned))
     assert ours["success"] == theirs["success"]
     assert ours["loss"] != theirs["loss"]
@@ -82,7 +82,7 @@ def test_a_run_says_that_the_code_of_its_trainer_has_changed(trained_run, tmp_pa
     code = tmp_path / "method_of_a_test.py"
     code.write_text("from reflectrl import ReflectRLTrainer\nclass Mine(ReflectRLTrainer): ...\n")
     recipe = small_recipe("rlft.trainer=method_of_a_test:Mine", "rlft.lessons.0.iterations=1")
-    run = shutil.copytree(trained_run(lessons=STAGES[:2]), tmp_path / "run")
+    run = shutil.copytree(trained_run(stages=STAGES[:2]), tmp_path / "run")
     play_stages(recipe, run, "rlft")
     assert "same inputs" in play_stages(recipe, run, "rlft")
     code.write_text(f"{code.read_text()}# changed\n")
