@@ -20,7 +20,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st
 VALUES = st.recursive(
     PLAIN, lambda inside: st.lists(inside, max_size=4) | st.dictionaries(PLAIN.filter(bool), inside, max_size=4)
 )
-NAMES = st.sampled_from(("seed", "name", "env", "options", "rlft", "stages", "0", "-1", "iterations", "eval", "x"))
+NAMES = st.sampled_from(("seed", "name", "env", "options", "rlft", "lessons", "0", "-1", "iterations", "eval", "x"))
 
 
 @cache
