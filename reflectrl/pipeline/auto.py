@@ -217,7 +217,7 @@ PRIVILEGED = 0.1
 what no player can."""
 MEMORY = 0.02
 """Fraction of states that need a memory from which prompts show past states, however ``observable`` is declared: a
-dialogue by telephone that says it is not was learned to 91 % in ten minutes with the last action alone, and to 0 % with
+dialogue by telephone that says it is not was learned to 89 % in ten minutes with the last action alone, and to 0 % with
 past states, whose prompts take four times as long to learn."""
 REMEMBERED = 2000
 """Maximum length of the past states in a prompt, in characters."""
