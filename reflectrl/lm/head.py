@@ -206,7 +206,7 @@ class LogitScale:
 
     @torch.no_grad()
     def set(self, factor: float) -> None:
-        """Multiply the first logits by ``factor``."""
+        """Make the logits ``factor`` times those of the model as it was given."""
         for parameter, weight in zip(self._parameters, self._weights, strict=True):
             parameter.copy_(weight * factor)
 

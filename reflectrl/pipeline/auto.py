@@ -192,7 +192,7 @@ earlier where there is nothing more to learn."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 4000
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
 """Bounds of what fits into the time. With 400 iterations at most, in which learning rate and entropy fall, triage_free
-of the suite ended at 74 % after 2 of 15 minutes; with 2,000, at 97 % after 500."""
+of the suite ended at 73 % in validation after 2 of 15 minutes; with 2,000, at 97 %, also after 2."""
 MAX_CHARACTERS = 40_000_000
 """Size of all prompts at most; SFT can read about as much in a quarter of an hour."""
 NOISE = 0.5
@@ -336,9 +336,10 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     if recipe.model.name != BUILTIN:
         return
     yield Chosen("prompt.instructions", False, "a model with random weights learns the rules from play")
-    known, few = recipe.prompt.known_actions, _states(recipe, "prompt.labels") and recipe.prompt.labels == "letters"
-    found = recurring(seen.menus)
-    if not _states(recipe, "prompt.known_actions") and not (few and len(found) + seen.max_actions > LETTERS):
+    known, found = recipe.prompt.known_actions, recurring(seen.menus)
+    lettered = _states(recipe, "prompt.labels") and recipe.prompt.labels == "letters"
+    too_many = lettered and len(found) + seen.max_actions > LETTERS
+    if not too_many and not _states(recipe, "prompt.known_actions"):
         known = found
     if known:
         reason = "menus differ, and a label that always stands for the same action is learned sooner"
@@ -408,7 +409,7 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 
 def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
-    """Choose how both players are fine-tuned and how the policy learns from play, except for how long, and the test."""
+    """Choose how both players are fine-tuned and how the policy learns from play, but not how long; and the test."""
     yield Chosen("eval.max_tasks", recipe.eval.episodes, "greedily, no more tasks are played than with sampled actions")
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):

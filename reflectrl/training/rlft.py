@@ -119,7 +119,7 @@ class ReflectRLTrainer(Drawn):
             reflections. An ``LMReflector`` around ``model`` itself is the single player (appendix F.2).
         seats: further frozen players.
         layout: layout of the prompts; a default layout with the environment's instructions if absent.
-        labels: all menu labels; those of the longest menu of all lessons if absent.
+        labels: all menu labels; those that the menus of all lessons may need if absent.
         peft_config: adapters to train instead of all weights.
         server: writes the policy's texts in place of its model, which has adapters.
         optimizer: makes the optimizer from groups of parameters and ``lr``, such as ``torch.optim.SGD``.

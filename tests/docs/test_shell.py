@@ -205,7 +205,7 @@ class Shell:
         """Address of a chat model."""
         self.servers: list[WarmProcess] = []
         self.address = ""
-        """That of the last server."""
+        """Address of the last server that was started."""
 
     def follow(self, words: list[str]) -> None:
         """Run a line, which has to end as its page says."""
