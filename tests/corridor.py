@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,14 @@ class SilentHall(Hall):
 
     def expert(self):
         return None
+
+
+class SlowHall(Hall):
+    """A hall that takes long to make."""
+
+    def __init__(self, horizon: int = 5) -> None:
+        time.sleep(0.1)
+        super().__init__(horizon)
 
 
 def corridor(horizon: int = 5, **replaced: Any) -> Corridor:

@@ -94,6 +94,7 @@ class Reinforce:
     num_iterations: ClassVar[int] = 1
     num_minibatches: ClassVar[int] = 1
     target_kl: ClassVar[float | None] = None
+    kl_of_entropy: ClassVar[float | None] = None
     epsilon: ClassVar[float] = math.inf
 
 
@@ -112,6 +113,11 @@ class PPO:
     target_kl: Positive | None = 0.03
     """Estimated KL divergence of a minibatch's new steps, in nats per step, thoughts included, above which an iteration
     stops updating; null: no limit."""
+    kl_of_entropy: Positive | None = None
+    """The same limit as a fraction of the policy's entropy in the iteration, where that is less. The learning rate
+    follows it: it begins with a tenth, halves after an iteration that went further, and grows by half, up to its
+    schedule, after one that went less than half as far (Rudin et al., 2022, do so with a fixed divergence). The first
+    updates then cannot undo a policy that hardly hesitates; null: ``target_kl`` alone, and the schedule's rate."""
 
 
 Update = Annotated[PPO | Reinforce, Field(discriminator="kind")]

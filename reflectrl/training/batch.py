@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reflectrl.config.advantage import Steps, spread
-from reflectrl.config.training import RLFTSettings
+from reflectrl.config.training import PPO, Reinforce, RLFTSettings
 from reflectrl.core import Decision, Trajectory, Turn, WorkFailed
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
@@ -208,15 +208,13 @@ def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Seque
     return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
 
 
-def minibatches(
-    samples: Sequence[StepSample], *, passes: int, parts: int, rng: random.Random
-) -> list[list[StepSample]]:
-    """Return ``passes * parts`` minibatches; each pass is a new permutation cut into ``parts`` of nearly equal size.
+def minibatches(samples: Sequence[StepSample], update: PPO | Reinforce, rng: random.Random) -> list[list[StepSample]]:
+    """Return the minibatches of all passes; each pass is a new permutation cut into parts of nearly equal size.
 
-    With fewer samples than ``parts``, the whole permutation replaces each minibatch that would be empty.
+    With fewer samples than parts, the whole permutation replaces each minibatch that would be empty.
     """
-    batches = []
-    for _ in range(passes):
+    batches, parts = [], update.num_minibatches
+    for _ in range(update.num_iterations):
         order = rng.sample(list(samples), len(samples))
         batches += [order[part::parts] or order for part in range(parts)]
     return batches

@@ -351,6 +351,7 @@ def write_state(trainer: ReflectRLTrainer, folder: Path) -> None:
         "iteration": trainer.iteration,
         "env_steps": trainer.env_steps,
         "entropy_coef": trainer.entropy_coef,
+        "pace": trainer.pace.factor,
         "lesson": curriculum.index,
         "ended": curriculum.ended,
         "successes": curriculum.successes,
@@ -387,6 +388,7 @@ def read_state(trainer: ReflectRLTrainer, folder: Path) -> None:
     failures = [json.loads(each.read_text(encoding="utf-8"))["failures"] for each in others] + [state["failures"]]
     trainer.iteration, trainer.env_steps = state["iteration"], state["env_steps"]
     trainer.entropy_coef = state["entropy_coef"]
+    trainer.pace.factor = state["pace"]
     curriculum = trainer.curriculum
     curriculum.index, curriculum.successes = state["lesson"], state["successes"]
     curriculum.failures = {

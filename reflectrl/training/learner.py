@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import torch
@@ -16,8 +18,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from reflectrl.config.training import PPO, Reinforce
 from reflectrl.core import Trajectory, WorkFailed
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import decode, encode
@@ -94,6 +97,62 @@ def parameter_groups(
             rate = {"lr": head_rate} if is_own else {}
             groups.append({"params": chosen, "weight_decay": weight_decay if decays else 0.0, **rate})
     return [group for group in groups if group["params"]]
+
+
+FIRST_PACE, SLOWER, FASTER, SLOWEST = 0.1, 0.5, 1.5, 1 / 64
+
+
+class Pace:
+    """Factor of the learning rate that follows the policy's divergence, which is limited in each iteration.
+
+    Args:
+        update: has the limits, ``target_kl`` and ``kl_of_entropy``; without the latter, the factor is always 1.
+        gather: exchanges numbers between processes.
+    """
+
+    def __init__(self, update: PPO | Reinforce, gather: Callable[..., Sequence[Sequence[float]]]) -> None:
+        self._of_entropy = update.kl_of_entropy
+        self._highest = math.inf if update.target_kl is None else update.target_kl
+        self._gather = gather
+        self._limit = self._highest
+        self.factor = 1.0 if self._of_entropy is None else FIRST_PACE
+
+    def begin(self, fresh: Sequence[Trajectory]) -> None:
+        """Set the limit of the iteration that played the episodes ``fresh``."""
+        if self._of_entropy is not None:
+            entropy = self._mean(fmean(turn.decision.entropy for each in fresh for turn in each.turns))
+            self._limit = min(self._highest, self._of_entropy * entropy)
+
+    def went_far(self, kl: float) -> bool:
+        """Return whether this divergence, in nats per step and averaged over processes, is above the limit."""
+        return self._limit < math.inf and self._mean(kl) > self._limit
+
+    def follow(self, kl: float) -> None:
+        """Adapt the factor after an iteration whose last update had this divergence."""
+        if self._of_entropy is None:
+            return
+        if (mean := self._mean(kl)) > self._limit:
+            self.factor = max(self.factor * SLOWER, SLOWEST)
+        elif mean < self._limit / 2:
+            self.factor = min(self.factor * FASTER, 1.0)
+
+    def _mean(self, number: float) -> float:
+        return fmean(each for (each,) in self._gather(number))
+
+
+def schedule(
+    optimizer: Optimizer, rate_at: Callable[[float], float], updates: int, pace: Pace, head: nn.Module | None
+) -> LambdaLR:
+    """Return the schedule of the learning rates: ``rate_at`` a fraction of the ``updates``, times that of ``pace``.
+
+    ``pace`` does not change the rates of groups that only have parameters of ``head``.
+    """
+    own = set(head.parameters()) if head is not None else set()
+
+    def rate(of_head: bool, step: int) -> float:  # noqa: FBT001 - of ``partial``
+        return rate_at(step / updates) * (1.0 if of_head else pace.factor)
+
+    return LambdaLR(optimizer, [partial(rate, own.issuperset(group["params"])) for group in optimizer.param_groups])
 
 
 @dataclass(frozen=True)

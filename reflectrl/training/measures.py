@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -83,10 +83,10 @@ class Measures:
         """Differences of log-probabilities in the rollout and before the first update."""
         self._before = {name: player.misses for name, player in self._counting.items()}
 
-    def went_far(self, target: float | None, gather: Callable[..., list[list[float]]]) -> bool:
-        """Return whether the KL divergence of the last update, averaged over processes, exceeds ``target``."""
-        kl = self.updates[-1][1] if self.updates else 0.0
-        return target is not None and fmean(each for (each,) in gather(kl)) > target
+    @property
+    def last_kl(self) -> float:
+        """KL divergence of the last update on this process, in nats per step; 0 before the first."""
+        return self.updates[-1][1] if self.updates else 0.0
 
     def add_update(self, samples: Sequence[StepSample], sums: Sequence[Tensor], imitated: float, rate: float) -> float:
         """Add an update: its (3,) sums of loss, KL and clipped steps per forward pass; return its mean loss."""

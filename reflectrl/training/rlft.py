@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
@@ -82,6 +81,7 @@ from reflectrl.training.learner import (
     BrokenStep,
     Learner,
     MakeOptimizer,
+    Pace,
     adamw,
     call_on_iteration,
     copy_weights,
@@ -89,6 +89,7 @@ from reflectrl.training.learner import (
     load_weights,
     numbers_of_ranks,
     parameter_groups,
+    schedule,
     totals_of_ranks,
     using,
 )
@@ -191,10 +192,9 @@ class ReflectRLTrainer(Drawn):
         head_rate = None if args.value is None else args.value.learning_rate
         groups = parameter_groups(lm.model, args.weight_decay, head=self.value_head, head_rate=head_rate)
         made = optimizer(groups, lr=args.learning_rate)
-        schedule = LambdaLR(made, lambda step: args.learning_rate_at(step / args.total_updates))
-        self.learner = Learner(
-            self.accelerator, lm.model, made, schedule, max_grad_norm=args.max_grad_norm, ema=args.ema
-        )
+        self.pace = Pace(args.update, self._gather)
+        rates = schedule(made, args.learning_rate_at, args.total_updates, self.pace, self.value_head)
+        self.learner = Learner(self.accelerator, lm.model, made, rates, max_grad_norm=args.max_grad_norm, ema=args.ema)
         later_starts = args.validation is not None and len(args.lessons) > 1  # each lesson validates these weights
         self._first_weights = copy_weights(lm.model) if args.terms.kl is not None or later_starts else None
 
@@ -273,7 +273,7 @@ class ReflectRLTrainer(Drawn):
     def iterate(self) -> tuple[Iteration, list[Trajectory]]:
         """Run an iteration; return its metrics and its fresh episodes.
 
-        An update is skipped once the KL divergence has exceeded ``target_kl``, or if all episodes are rated alike.
+        An update is skipped once the KL divergence has exceeded its limit, or if all episodes are rated alike.
 
         Raises:
             WorkFailed: the environment or the rating failed in all episodes, or the loss is not finite.
@@ -307,12 +307,14 @@ class ReflectRLTrainer(Drawn):
             samples = self._collector.with_reference(samples, first, max_tokens=args.micro_batch_tokens)
 
         skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
-        update = args.update
-        for minibatch in minibatches(samples, passes=update.num_iterations, parts=update.num_minibatches, rng=rng):
-            if skipped or self._measures.went_far(update.target_kl, self._gather):
+        self.pace.begin(fresh)
+        for minibatch in minibatches(samples, args.update, rng):
+            if skipped or self.pace.went_far(self._measures.last_kl):
                 self.learner.skip()
             else:
                 self._update(minibatch)
+        if self._measures.updates:
+            self.pace.follow(self._measures.last_kl)
 
         done = self._measure(fresh, len(replayed))
         if args.terms.entropy and self.entropy_coef is not None:
@@ -322,8 +324,9 @@ class ReflectRLTrainer(Drawn):
             )
         ended: Ends | None = self.curriculum.add(done.success)
         self.iteration += 1
-        checks = self.validator
-        if checks is not None and checks.due(len(self.curriculum.successes), ended=ended is not None):
+        if (checks := self.validator) is not None and checks.due(
+            len(self.curriculum.successes), ended=ended is not None
+        ):
             with part("validation"), using(self.lm.model, self.learner.average):
                 started |= checks.play(self._collector, self._gather, self.iteration)
             ended = ended or checks.ends

@@ -127,15 +127,17 @@ class Validator:
         if not self.episodes:
             return {}
         now = self._progress
-        chosen = None
+        chosen = sampled = None
         if scale is not None:
-            won = dict[float, float]()
+            tried = dict[float, Sequence[Trajectory]]()
             for factor in factors:
                 scale.set(factor)
-                won[factor] = sum(rank[0] for rank in gather(*_sums(collector.validate(self._own, greedy=False))))
+                tried[factor] = collector.validate(self._own, greedy=False)
+            won = {factor: sum(rank[0] for rank in gather(*_sums(played))) for factor, played in tried.items()}
             chosen = max(won, key=lambda factor: won[factor])
             scale.set(chosen)
-        now.start, _ = self._validated(collector, gather, iterations=0)
+            sampled = tried[chosen]
+        now.start, _ = self._validated(collector, gather, sampled, iterations=0)
         expert = collector.play_expert(self._own)
         told = gather(*_sums(expert or ()), float(expert is None))
         if not any(silent for *_, silent in told):
@@ -154,7 +156,7 @@ class Validator:
 
         Dropped episodes count as failures.
         """
-        done, by_group = self._validated(collector, gather, iterations)
+        done, by_group = self._validated(collector, gather, iterations=iterations)
         self._compare(done)
         return {
             "validation_success": done.sampled,
@@ -169,9 +171,12 @@ class Validator:
         rank, processes = self._share
         return self.episodes[rank::processes]
 
-    def _validated(self, collector: Collector, gather: Gather, iterations: int) -> tuple[Validated, dict[str, float]]:
-        """Play the episodes; return the result, and the sampled success of each group."""
-        sampled = collector.validate(self._own, greedy=False)
+    def _validated(
+        self, collector: Collector, gather: Gather, sampled: Sequence[Trajectory] | None = None, *, iterations: int
+    ) -> tuple[Validated, dict[str, float]]:
+        """Play the episodes that are not given; return the result, and the sampled success of each group."""
+        if sampled is None:
+            sampled = collector.validate(self._own, greedy=False)
         greedy = collector.validate(self._own, greedy=True) if self.settings.greedy else []
         planned = Counter(each.task.group for each in self.episodes)
         wins = Counter(each.task.group for each in sampled if each.success)

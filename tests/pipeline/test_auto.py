@@ -176,11 +176,17 @@ def test_a_text_that_names_no_action_of_the_menu_is_penalised(tmp_path, monkeypa
     assert kept.rlft.rewards == {"env": 1.0, "illegal": -0.1}
 
 
+def test_few_environments_play_side_by_side_where_making_them_takes_long(tmp_path):
+    play_stages(recipe("corridor:SlowHall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path, STAGES[0])
+    kept = load_saved_recipe(tmp_path / RECIPE)
+    assert 8 <= kept.rlft.batch_size == kept.eval.batch_size <= 0.02 * 60 / 0.1 < kept.rlft.episodes
+
+
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
     env = Note()
     [task, *_] = env.split_tasks("train")
     played = rollout([env], [Episode(task, 0)], policy=RandomPolicy(), seats=(), layout=PromptFormat())
-    seen = Survey(env.max_actions, 9, played, [], [], None, 0.0)
+    seen = Survey(env.max_actions, 9, played, [], [], None, 0.0, 0.0)
     layouts = [PromptFormat(history=History(steps, show="transitions")) for steps in (len(played[0].turns), 9)]
     some, full = (seen.lengths(layout, "words", 500).prompt for layout in layouts)
     assert full > 2 * some

@@ -12,7 +12,7 @@ from tiny import LAYOUT
 from tiny_rlft import ppo, value_head
 
 from reflectrl.config.advantage import BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
-from reflectrl.config.training import EntropyBonus, Reinforce, RLFTSettings, Term
+from reflectrl.config.training import PPO, EntropyBonus, Reinforce, RLFTSettings, Term
 from reflectrl.core import Observation, Task, Trajectory, Written
 from reflectrl.seats.table import Seat
 from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
@@ -245,14 +245,14 @@ def test_advantages_are_reported_by_episode():
 
 def test_each_pass_uses_every_sample_once():
     found = samples(SHORT, LONG, LONG, LONG)
-    batches = minibatches(found, passes=3, parts=2, rng=random.Random(0))
+    batches = minibatches(found, PPO(num_iterations=3, num_minibatches=2), random.Random(0))
     assert [len(batch) for batch in batches] == [4, 3] * 3
     passes = [[*map(id, first + second)] for first, second in zip(batches[::2], batches[1::2], strict=True)]
     assert all(sorted(order) == sorted(map(id, found)) for order in passes)
     assert passes[0] != passes[1]
-    again = minibatches(found, passes=3, parts=2, rng=random.Random(0))
+    again = minibatches(found, PPO(num_iterations=3, num_minibatches=2), random.Random(0))
     assert [[*map(id, batch)] for batch in again] == [[*map(id, batch)] for batch in batches]
-    few = minibatches(samples(LONG), passes=2, parts=3, rng=random.Random(0))
+    few = minibatches(samples(LONG), PPO(num_iterations=2, num_minibatches=3), random.Random(0))
     assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty
 
 

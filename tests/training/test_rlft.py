@@ -6,7 +6,9 @@ import logging
 import math
 from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,6 +32,7 @@ from reflectrl.training.batch import scored
 from reflectrl.training.checkpoints import checkpoint_iteration, last_checkpoint
 from reflectrl.training.collector import without_novelty
 from reflectrl.training.curriculum import Curriculum
+from reflectrl.training.learner import Pace, adamw, parameter_groups, schedule
 from reflectrl.training.rlft import ReflectRLTrainer
 
 pytestmark = pytest.mark.numerical
@@ -42,7 +45,7 @@ EVERYTHING = {
     "layout": replace(LAYOUT, shuffle=True),
     "episodes": 8,
     "advantage": value_head(center=True, clip=0.2, learning_rate=8e-3),
-    "update": ppo(num_iterations=2, num_minibatches=2),
+    "update": ppo(num_iterations=2, num_minibatches=2, kl_of_entropy=0.0005),
     "terms": Terms(entropy=EntropyTarget(0.8, target_end=0.1, coef=0.1), kl=Term(0.01)),
     "rewards": {"env": 1.0, "novelty": 0.3},
     "normalize_rewards": True,
@@ -129,11 +132,14 @@ def test_a_success_of_which_the_policy_was_sure_once_is_learned_again(tmp_path):
     assert logprob("with", [replace(won, turns=tuple(sure))]) > logprob("without", []) + 0.05
 
 
-def test_metrics_show_the_falling_learning_rate_and_each_gradient(straight):
+def test_metrics_show_the_learning_rate_of_schedule_and_divergence_and_each_gradient(straight):
     done = [(4 * number + 3) / straight.trainer.args.total_updates for number in range(6)]
-    assert [each.learning_rate for each in straight.iterations] == pytest.approx(
-        [4e-3 * (1 - 0.8 * part) for part in done]
-    )
+    falling = [4e-3 * (1 - 0.8 * part) for part in done]
+    factors = [each.learning_rate / rate for each, rate in zip(straight.iterations, falling, strict=True)]
+    changes = {round(later / before, 6) for before, later in pairwise(factors)}
+    assert factors[0] == pytest.approx(0.1)
+    assert len(changes) > 1
+    assert changes <= {0.5, 1.0, 1.5}
     assert len({each.grad_norm for each in straight.iterations if each.grad_norm > 0}) == 6
 
 
@@ -285,6 +291,44 @@ def test_updates_end_once_the_policy_has_moved_far(tmp_path):
     assert not same(stopped.weights, four.weights)
     assert stopped.trainer.learner.steps == 4
     assert stopped.iterations == two.iterations
+
+
+def entropic(*entropies):
+    return [SimpleNamespace(turns=[SimpleNamespace(decision=SimpleNamespace(entropy=each))]) for each in entropies]
+
+
+def test_the_learning_rate_follows_the_divergence_relative_to_the_entropy():
+    pace = Pace(ppo(target_kl=0.03, kl_of_entropy=0.05), lambda *numbers: [list(numbers)])
+    assert pace.factor == 0.1
+    pace.begin(entropic(0.2, 0.6))  # a limit of 0.02
+    assert [pace.went_far(kl) for kl in (0.0199, 0.0201)] == [False, True]
+    factors = []
+    for kl in (0.009, 0.015, 0.021, 0.0):  # less than half as far, nearly as far, further, not at all
+        pace.follow(kl)
+        factors.append(pace.factor)
+    assert factors == pytest.approx([0.15, 0.15, 0.075, 0.1125])
+    for _ in range(20):
+        pace.follow(0.0)
+    assert pace.factor == 1
+    for _ in range(20):
+        pace.follow(1.0)
+    assert 0 < pace.factor < 0.02
+    pace.begin(entropic(2.3))
+    assert [pace.went_far(kl) for kl in (0.0299, 0.0301)] == [False, True]  # ``target_kl``, which is less
+
+
+def test_a_value_head_learns_at_its_own_rate_however_far_the_policy_moves():
+    policy, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    both = torch.nn.ModuleList([policy, head])
+    optimizer = adamw(parameter_groups(both, 0.1, head=head, head_rate=8e-3), lr=4e-3)
+    pace = Pace(ppo(kl_of_entropy=0.05), lambda *numbers: [list(numbers)])
+    rates = schedule(optimizer, lambda part: 1 - part / 2, 10, pace, head)
+    optimizer.step()
+    pace.factor = 0.5
+    rates.step()
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(
+        [4e-3 * 0.95 * 0.5] * 2 + [8e-3 * 0.95] * 2
+    )
 
 
 @pytest.mark.slow
