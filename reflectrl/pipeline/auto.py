@@ -9,186 +9,25 @@ again.
 from __future__ import annotations
 
 import math
-import random
-import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import fmean, pstdev
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.advantage import EpisodeGroup
-from reflectrl.config.environment import recipe_env
-from reflectrl.config.training import PPO, SURVEYED, suited
-from reflectrl.core import Trajectory, Turn
+from reflectrl.config.training import PPO, suited
 from reflectrl.core.addresses import set_at, value_at
-from reflectrl.core.check import Ambiguity, ambiguous_states
 from reflectrl.core.run_files import RECIPE
-from reflectrl.core.seeds import derive_seed
-from reflectrl.data_gen.demonstrations import episodes_of, read_demonstrations, without_menus
+from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.lm.load import BUILTIN
-from reflectrl.lm.tokenizer import train_tokenizer
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.sft_stage import wanted_players
+from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.team import Team
-from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.chats import answer_text
-from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode
-from reflectrl.prompts.players import Policy
-from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.turn import policy_views, states_of
-from reflectrl.seats.others import CarelessExpert, RandomPolicy
-from reflectrl.seats.reflector import ExpertReflector
-from reflectrl.seats.table import Seat, reflecting, view
-
-LEAST = 4
-"""Least number of episodes of each kind, which is played even if it takes longer than it may."""
-EXPERTISE = 0.85
-"""Probability of the expert's action in its episodes, which thereby leave its path."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Longest texts in tokens, and the number of different tokens."""
-
-    prompt: int
-    """Longest prompt of a player, with the expert's reflection where the policy reads one."""
-    reflection: int
-    written: int
-    """Longest text that a policy which writes would be taught; 0 without a teacher."""
-    vocabulary: int
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Episodes of training tasks: by random actions, and by a careless expert where the environment has one."""
-
-    max_actions: int
-    horizon: int
-    at_random: Sequence[Trajectory]
-    taught: Sequence[Trajectory]
-    """Episodes with the expert's reflections; none without an expert."""
-    demonstrated: Sequence[Trajectory]
-    """Episodes of ``data.demonstrations``, whose last steps count as steps without a reward."""
-    unclear: Ambiguity | None
-    """Equal texts in which the expert acts differently; ``None`` where there are none, or no expert."""
-    seconds_per_step: float
-    """Seconds of the environment for a step, with the expert's hints where it has them."""
-    seconds_to_make: float
-    """Seconds for making an environment."""
-
-    @property
-    def return_spread(self) -> float:
-        """Standard deviation of the returns of all episodes."""
-        return pstdev(each.episode_return for each in (*self.at_random, *self.taught))
-
-    @property
-    def characters(self) -> float:
-        """Mean length of a state and the action in it, in characters."""
-        played = (*self.at_random, *self.demonstrated)
-        return fmean(len(turn.observation.text) + len(turn.decision.action) for each in played for turn in each.turns)
-
-    @property
-    def menus(self) -> list[list[tuple[str, ...]]]:
-        """Menus of each episode."""
-        played = (*self.at_random, *self.taught, *self.demonstrated)
-        return [[turn.observation.actions for turn in each.turns] for each in played]
-
-    @property
-    def needs_memory(self) -> float:
-        """Fraction of the states in which the past tells what to do and the text does not.
-
-        Without an expert: fraction of the steps that random and demonstrated episodes took from a text which they saw
-        more than once, in which the same action led to something else; chance in the environment counts as well.
-        """
-        if self.taught:
-            return 0.0 if self.unclear is None else self.unclear.share - self.unclear.unexplained
-        led: dict[tuple[object, str], list[object]] = defaultdict(list)
-        for each in (*self.at_random, *self.demonstrated):
-            shown = [*(turn.observation.shown for turn in each.turns), each.last and each.last.shown]
-            for turn, after in zip(each.turns, shown[1:], strict=True):
-                led[turn.observation.shown, turn.decision.action].append((after, turn.reward))
-        again = [found for found in led.values() if len(found) > 1]
-        return sum(len(f) for f in again if len({*f}) > 1) / max(sum(map(len, again)), 1)
-
-    def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
-        """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here.
-
-        Where prompts show past states, the episodes with the longest states are also read as if they were repeated
-        until they fill what is shown: later episodes may be longer than those seen here.
-        """
-        played = [*self.at_random, *self.taught, *self.demonstrated]
-        if layout.recent.show == "transitions":
-            filled = layout.recent.steps + 1
-            wordy = sorted(played, key=lambda each: max(len(turn.observation.text) for turn in each.turns))[-WORDY:]
-            played += [replace(each, turns=each.turns * math.ceil(filled / len(each.turns))) for each in wordy]
-        shown = [each.prompt.text for trajectory in played for each in policy_views(trajectory, layout)]
-        shown += [view("reflector", layout, state).prompt.text for each in played for state in states_of(each)]
-        turns = [turn for each in (*self.taught, *self.demonstrated) for turn in each.turns]
-        said = [layout.completion(turn.reflection or "") for turn in turns]
-        written = [_written(layout.action_mode, turn) for turn in turns] if layout.action_mode != "enumerated" else []
-        names = layout.all_labels(self.max_actions)
-        tokenizer = train_tokenizer(
-            [*shown, *said, *written], names, pieces=pieces, vocabulary=vocabulary, max_length=sys.maxsize
-        )
-
-        def longest(texts: Sequence[str]) -> int:
-            some = sorted({*texts}, key=lambda text: (-len(text), text))[:64]
-            return max((len(tokenizer(text)["input_ids"]) for text in some), default=0)
-
-        return Lengths(longest(shown), longest(said), longest(written), len(tokenizer))
-
-
-def _written(mode: ActionMode, turn: Turn) -> str:
-    """Return what a policy of this mode would have written for a turn, with the expert's reflection as its thought."""
-    thought = turn.reflection or ""
-    text = thought if mode == "thought_choice" else answer_text(mode, thought, turn.decision.action)
-    return PromptFormat.completion(text)
-
-
-def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
-    """Play episodes of training tasks in this process, random ones first, then the expert's.
-
-    After ``seconds``, no more episodes of a kind are played, if there are ``LEAST`` of them.
-
-    Raises:
-        EnvFailed: the environment raised, or returned what the protocol forbids.
-    """
-    before = time.monotonic()
-    with closing(recipe_env(recipe, folder)) as env:
-        made = time.monotonic() - before
-        layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
-        rng = random.Random(derive_seed(recipe.seed, "survey"))
-        episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(SURVEYED)]
-        began = time.monotonic()
-
-        def played(policy: Policy, seats: Sequence[Seat]) -> list[Trajectory]:
-            done, start = list[Trajectory](), time.monotonic()
-            for episode in episodes:
-                if len(done) < LEAST or time.monotonic() < start + seconds:
-                    done += rollout([env], [episode], policy=policy, seats=seats, layout=layout)
-            return done
-
-        at_random = played(RandomPolicy(), ())
-        env.reset(seed=0, options={"task": tasks[0]})
-        hints = env.hints()
-        taught: list[Trajectory] = []
-        unclear = None
-        if hints.action is not None and hints.reflection is not None:
-            taught = played(CarelessExpert(EXPERTISE), reflecting(ExpertReflector()))
-        steps = sum(len(each.turns) for each in (*at_random, *taught))
-        pace = (time.monotonic() - began) / max(steps, 1)
-        if taught:
-            unclear = ambiguous_states(env, episodes=min(len(at_random), len(taught)), seed=recipe.seed)
-        shown = [each.sample for each in read_demonstrations(recipe)]
-        demonstrated = episodes_of(shown if env.max_actions else map(without_menus, shown))
-        return Survey(env.max_actions, env.horizon, at_random, taught, demonstrated, unclear, pace, made)
-
+from reflectrl.prompts.format import WRITTEN_ACTIONS
 
 SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
 """Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data and for sft, which end
@@ -218,8 +57,6 @@ EAGER = 128
 fine-tuning takes 488 in place of 271 ms."""
 VOCABULARY = 1000
 """Size of the builtin model's vocabulary at most."""
-WORDY = 4
-"""Number of episodes that are read as if they were as long as prompts can show."""
 PRIVILEGED = 0.1
 """Maximum ``Ambiguity.privileged`` at which an expert teaches a reflector: beyond it, reflections would claim to know
 what no player can."""

@@ -107,7 +107,7 @@ class Validator:
             self.episodes = fixed_episodes(env, "validation", episodes=count, max_tasks=None, seed=self._seed)
         except InvalidInput as error:
             self.episodes = ()
-            _log.warning(f"training without a validation (rlft.validation), so its last weights are kept: {error}")
+            _log.warning(f"training without rlft.validation and rlft.sharpen, so its last weights are kept: {error}")
 
     def start(
         self, collector: Collector, gather: Gather, scale: LogitScale | None = None, factors: Sequence[float] = ()

@@ -17,9 +17,10 @@ from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.auto import Survey, recurring
+from reflectrl.pipeline.auto import recurring
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
+from reflectrl.pipeline.survey import Survey
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.rollout import Episode, rollout
