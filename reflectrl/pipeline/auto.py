@@ -85,6 +85,10 @@ ILLEGAL_WEIGHT = -0.1
 both without an entropy bonus."""
 NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states where nobody teaches."""
+REPLAYED = 0.25
+"""Successful episodes that are replayed where nobody teaches, as a fraction of the new ones. On the suite's
+number_hunt, success in validation after 300 iterations was 73 % with them and 56 % without; with as many as new ones,
+it rose as fast, but an iteration took twice as long."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
 BATCH_TOKENS = 16384
@@ -303,6 +307,9 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
         yield Chosen("rlft.terms.entropy.coef", 0.05, reason)
         yield Chosen("rlft.validation", {"patience": 20}, reason)
+        if not rlft.advantage.compares_episodes:
+            replay = {"size": 4 * rlft.episodes, "episodes": math.ceil(REPLAYED * rlft.episodes)}
+            yield Chosen("rlft.replay", replay, "successes are rare, and are learned from more than once")
 
 
 def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:

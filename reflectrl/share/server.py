@@ -45,7 +45,16 @@ from reflectrl.prompts.views import State
 from reflectrl.rollout import Move
 from reflectrl.share import Bounds
 from reflectrl.share.chat import ChatRequest, as_act, completion, events
-from reflectrl.share.wire import ActReply, ActRequest, ErrorReply, Gate, describe_mistakes, error_reply, page
+from reflectrl.share.wire import (
+    ActReply,
+    ActRequest,
+    ErrorReply,
+    Gate,
+    check_origins,
+    describe_mistakes,
+    error_reply,
+    page,
+)
 
 CHAT = "/v1/chat/completions"
 PAGES = ("/", "/docs")
@@ -85,9 +94,10 @@ def serve(
 
     Raises:
         InvalidInput: there is no such agent, it needs the expert, it came from elsewhere and asks for more than was
-            allowed, or the address cannot be used.
+            allowed, the address cannot be used, or an origin is not one.
 
     """
+    check_origins(origins)
     bounds = bounds or Bounds()
     with listen(host, port) as listener:  # first, because models take long to load
         agent = load_served_agent(run, policy, greedy=greedy, allow_hosts=allow_hosts)

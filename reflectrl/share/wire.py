@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reflectrl.core import nearest
+from reflectrl.core import InvalidInput, nearest
 from reflectrl.core.addresses import host_of, ip_address
 from reflectrl.core.stop import tell_user
 from reflectrl.share import Bounds
@@ -150,6 +150,20 @@ async def page() -> HTMLResponse:
     """Return the page on which a person tries states, and reads what there is to ask."""
     text, policy = _page()
     return HTMLResponse(text, headers={"content-security-policy": policy, "x-content-type-options": "nosniff"})
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Check that origins are what a browser sends; a ``*`` would open the server to every page that its users visit.
+
+    Raises:
+        InvalidInput: another text.
+    """
+    for origin in origins:
+        if not re.fullmatch(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[1-9][0-9]{0,4})?", origin):
+            raise InvalidInput(
+                f"--allow-origin {origin!r} was given; expected the exact origin of a page in small letters, such as "
+                "https://agents.example or http://localhost:3000."
+            )
 
 
 class Gate:

@@ -12,7 +12,7 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.config.advantage import GAE
-from reflectrl.config.training import PPO
+from reflectrl.config.training import PPO, Replay
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
@@ -124,14 +124,16 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     play_stages(recipe("corridor:SilentHall"), tmp_path / "run")
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
+    assert kept.rlft.replay == Replay(size=32, episodes=2)
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
-def test_advantages_of_whole_episodes_get_no_discount(tmp_path):
+@pytest.mark.parametrize("env", ["corridor:Hall", "corridor:SilentHall"])
+def test_advantages_of_whole_episodes_get_no_discount_and_no_replay(tmp_path, env):
     grouped = {"rlft": {"episodes": 8, "episodes_per_task": 4, "advantage": {"kind": "group"}}}
-    play_stages(recipe("corridor:Hall", **grouped), tmp_path / "run", STAGES[0])
+    play_stages(recipe(env, **grouped), tmp_path / "run", STAGES[0])
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
-    assert kept.rlft.gamma == 1
+    assert (kept.rlft.gamma, kept.rlft.replay) == (1, None)
     assert "rlft.gamma" not in kept.budget.chosen
 
 

@@ -12,8 +12,10 @@ import httpx2
 import pytest
 from agent_server import KEY, STATE, in_process, refusal
 
+from reflectrl.core import InvalidInput
 from reflectrl.pipeline.agent import Agent
 from reflectrl.share import Bounds
+from reflectrl.share.server import serve
 
 pytestmark = pytest.mark.slow
 
@@ -162,3 +164,8 @@ def test_without_the_key_nothing_is_answered(url: str) -> None:
                 status, sentence = refusal(answer)
                 assert (status, answer.headers["www-authenticate"]) == (401, "Bearer")
                 assert KEY not in sentence
+
+
+def test_no_origin_stands_for_every_page(tmp_path):
+    with pytest.raises(InvalidInput, match="expected the exact origin of a page"):
+        serve(tmp_path, origins=["*"])
