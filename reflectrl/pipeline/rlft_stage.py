@@ -250,9 +250,10 @@ def train_policy(
     on_iteration: OnIteration | None = None,
 ) -> Usage:
     """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
-    profile = active_profile()
-    if profile is not None and torch.cuda.is_available():
-        profile.synchronize = torch.cuda.synchronize
+    if (profile := active_profile()) is not None:
+        profile.iterations.clear()  # of those that a budget has timed
+        if torch.cuda.is_available():
+            profile.synchronize = torch.cuda.synchronize
     run_players = Team(recipe, run, account)
     with main_first():  # it writes the base, where there is no sft
         lm, reflector = starting_players(run_players)

@@ -15,7 +15,8 @@ from reflectrl.config.advantage import GAE
 from reflectrl.config.training import PPO, Replay
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
-from reflectrl.core.run_files import POLICY, POLICY_SFT, RECIPE, STAGES
+from reflectrl.core.profile import profiling
+from reflectrl.core.run_files import METRICS, POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import recurring
 from reflectrl.pipeline.folder import RunFolder
@@ -121,7 +122,9 @@ def test_another_budget_needs_another_folder(trained):
 
 
 def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
-    play_stages(recipe("corridor:SilentHall"), tmp_path / "run")
+    with profiling() as measured:
+        play_stages(recipe("corridor:SilentHall"), tmp_path / "run")
+    assert len(measured.iterations) == len((tmp_path / "run" / METRICS).read_text().splitlines())
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
     assert kept.rlft.replay == Replay(size=32, episodes=2)
