@@ -146,6 +146,7 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
     """
+    recipe_env(recipe, folder).close()  # imports modules and warms caches, which making the next one does not
     before = time.monotonic()
     with closing(recipe_env(recipe, folder)) as env:
         made = time.monotonic() - before

@@ -183,9 +183,11 @@ def test_a_text_that_names_no_action_of_the_menu_is_penalised(tmp_path, monkeypa
 
 
 def test_few_environments_play_side_by_side_where_making_them_takes_long(tmp_path):
-    play_stages(recipe("corridor:SlowHall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path, STAGES[0])
-    kept = load_saved_recipe(tmp_path / RECIPE)
+    play_stages(recipe("corridor:SlowHall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path / "slow", STAGES[0])
+    kept = load_saved_recipe(tmp_path / "slow" / RECIPE)
     assert 8 <= kept.rlft.batch_size == kept.eval.batch_size <= 0.02 * 60 / 0.1 < kept.rlft.episodes
+    play_stages(recipe("corridor:Hall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path / "quick", STAGES[0])
+    assert load_saved_recipe(tmp_path / "quick" / RECIPE).rlft.batch_size is None
 
 
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
