@@ -35,6 +35,8 @@ LEAST = 4
 """Least number of episodes of each kind, which is played even if it takes longer than it may."""
 WORDY = 4
 """Number of episodes that are read as if they were as long as prompts can show."""
+TRIES = 3
+"""Number of environments that are made to see how long that takes: the first imports modules, and others may wait."""
 EXPERTISE = 0.85
 """Probability of the expert's action in its episodes, which thereby leave its path."""
 
@@ -138,6 +140,12 @@ def _written(mode: ActionMode, turn: Turn) -> str:
     return PromptFormat.completion(text)
 
 
+def _seconds_to_make(recipe: Recipe, folder: Path) -> float:
+    began = time.monotonic()
+    with closing(recipe_env(recipe, folder)):
+        return time.monotonic() - began
+
+
 def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     """Play episodes of training tasks in this process, random ones first, then the expert's.
 
@@ -146,10 +154,8 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
     """
-    recipe_env(recipe, folder).close()  # imports modules and warms caches, which making the next one does not
-    before = time.monotonic()
+    made = min(_seconds_to_make(recipe, folder) for _ in range(TRIES))
     with closing(recipe_env(recipe, folder)) as env:
-        made = time.monotonic() - before
         layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
         rng = random.Random(derive_seed(recipe.seed, "survey"))
         episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(SURVEYED)]
