@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -66,7 +67,14 @@ def register_env(name: str, target: str | type[NatLangEnv]) -> None:
     register_gym_ids()
 
 
-def _plugins() -> dict[str, str]:
+def _plugins() -> Mapping[str, str]:
+    folders = (path for path in sys.path if Path(path).is_dir())
+    return _plugins_in(tuple((path, Path(path).stat().st_mtime_ns) for path in folders))
+
+
+@lru_cache(maxsize=1)
+def _plugins_in(folders: tuple[tuple[str, int], ...]) -> Mapping[str, str]:  # noqa: ARG001 - changed by installing
+    """Return the targets of installed packages by name; reading them takes longer than making most environments."""
     return {point.name: point.value for point in entry_points(group="reflectrl.envs")}
 
 
