@@ -9,18 +9,27 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from reflectrl.core import Hints, InvalidInput, Observation, Task, Trajectory
-from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.core.files import read_bytes
+from reflectrl.core.jsonl import decode, write_jsonl
 from reflectrl.core.seeds import draw
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.chats import answer_text
 from reflectrl.prompts.format import AFTER_THOUGHT, THOUGHTS, ActionMode
 from reflectrl.prompts.players import ReadsHints
 from reflectrl.prompts.views import State
-from reflectrl.rollout.record import Header, append_records, read_records, with_images, without_images, write_records
+from reflectrl.rollout.record import (
+    Header,
+    append_records,
+    parse_with_images,
+    read_records,
+    without_images,
+    write_records,
+)
 from reflectrl.seats.table import Seat, menu_view, view
 
 FORMAT = "reflectrl-samples"
@@ -286,14 +295,15 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     write_jsonl(path, (without_images(row, path, _HOLDERS) for row in rows))
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read a file of rows.
+def read_rows(path: Path, count: int | None = None) -> list[Row]:
+    """Read a file of rows, the first ``count`` of them if it is given.
 
     Raises:
         InvalidInput: no rows, a missing or mistyped field, a policy's row without a menu, a menu with other labels than
             actions, a completion that is not a label of it, or an image that is missing; names file and line.
     """
-    rows = [_read(with_images(value, path, where, _HOLDERS), where) for where, value in read_jsonl(path)]
+    lines = parse_with_images(read_bytes(path, "a file of JSON lines"), path, _HOLDERS)
+    rows = [_read(value, where) for where, value in islice(lines, count)]
     if not rows:
         raise InvalidInput(f"{path} has no rows; run gen-data with more data.samples.")
     return rows

@@ -20,7 +20,7 @@ from reflectrl.pipeline.team import Team
 from reflectrl.prompts import History, Prompt, PromptFormat
 from reflectrl.prompts.format import ActionMode
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import read_trajectories
+from reflectrl.rollout.record import read_longest
 from reflectrl.rollout.turn import policy_views, states_of
 from reflectrl.seats.memory import MemoryPlayerSection
 from reflectrl.seats.others import RandomPolicy
@@ -96,15 +96,15 @@ def check_prompt_lengths(
 ) -> None:
     """Warn of prompts that will be truncated, and refuse those that cannot be.
 
-    The states are those of the teacher's episodes, and of episodes of ``split`` that are played to their ends at
-    random, in an environment for each of ``options``, which override the recipe's. ``memory`` replaces the recipe's.
+    The states are those of the teacher's longest episodes, and of episodes of ``split`` that are played to their ends
+    at random, in an environment for each of ``options``, which override the recipe's. ``memory`` replaces the recipe's.
 
     Raises:
         InvalidInput: a prompt that cannot be made to fit.
     """
     reflector = run_players.recipe.players.reflector
     run, layout = run_players.run, run_players.layout
-    taught = read_trajectories(run.verified(TEACHER, "gen-data"))[1] if (run / TEACHER).is_file() else []
+    taught = read_longest(run.verified(TEACHER, "gen-data"), MAX_PROMPTS) if (run / TEACHER).is_file() else []
     said = {} if reflector.player == "none" else {"reflector": Utterance("")}  # no reflection is written yet
     played = [
         replace(trajectory, turns=tuple(replace(turn, said=said) for turn in trajectory.turns))

@@ -67,7 +67,7 @@ def training_rows(recipe: Recipe, run: RunFolder, player: Player) -> list[Row]:
 
 
 def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
-    return read_rows(run.verified(sft_rows_file(name), "gen-data"))[:count]
+    return read_rows(run.verified(sft_rows_file(name), "gen-data"), count)
 
 
 def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row]) -> list[Row]:

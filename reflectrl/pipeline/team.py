@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias
@@ -73,6 +74,8 @@ Replies: TypeAlias = Literal["keep", "reuse", "forget"]
 server forgets them, and is not stopped by any number of rejected calls."""
 
 _log = logging.getLogger(__name__)
+_BASES = dict[Path, object]()
+"""What each folder's built-in base was made of in this process: making it means reading all rows."""
 
 
 class Team:
@@ -212,18 +215,19 @@ class Team:
 
     def base(self, role: str) -> ModelSection:
         """Return the section of a role with a base that can be loaded; the built-in base is written to the folder."""
-        files = (self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy"))
-        rows = [row for file in files for row in read_rows(file)]
+        files = [self.run.verified(sft_rows_file(name), "gen-data") for name in ("reflector", "policy")]
         section, folder = self.section(role), self.run / self._base_folder(role)
-        if section.name == BUILTIN and process_count() > 1 and folder.is_dir():  # another process may be reading it
+        if section.name != BUILTIN:
+            return section
+        read = [sha256(file.read_bytes()).hexdigest() for file in files]
+        made_of = (section.model_dump_json(), self.layout.action_mode, self.labels, self.seed("base"), *read)
+        written = folder.is_dir() and (process_count() > 1 or _BASES.get(folder.resolve()) == made_of)
+        if written:  # and another process may be reading it
             return section.model_copy(update={"name": str(folder)})
-        return make_base(
-            section,
-            folder,
-            corpus=[row.prompt.text + row.written(self.layout.action_mode) for row in rows],
-            labels=self.labels,
-            seed=self.seed("base"),
-        )
+        corpus = [row.prompt.text + row.written(self.layout.action_mode) for file in files for row in read_rows(file)]
+        base = make_base(section, folder, corpus=corpus, labels=self.labels, seed=self.seed("base"))
+        _BASES[folder.resolve()] = made_of
+        return base
 
     def _base_folder(self, role: str) -> str:
         return BASE_REFLECTOR if role == "reflector" and self.recipe.reflector_model else BASE

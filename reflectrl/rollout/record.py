@@ -8,11 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, TypeVar, get_args
+
+import msgspec
 
 from reflectrl.core import Image, InvalidInput, Trajectory
 from reflectrl.core.errors import need_one_of
@@ -61,6 +65,12 @@ def with_images(record: Any, path: Path, where: str, holders: Sequence[str]) -> 
             raise InvalidInput(f"image {file} is not the one that {where} names by its hash; restore it from a copy.")
         stored["data"] = base64.b64encode(data).decode()
     return record
+
+
+def parse_with_images(data: bytes, path: Path, holders: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the encoded records in the lines of the file ``path``, with their images put back, as ``parse_jsonl``."""
+    lines = parse_jsonl(data, path)
+    return ((at, with_images(value, path, at, holders)) for at, value in lines) if b'"sha256"' in data else lines
 
 
 def _image_file(path: Path, sha256: str) -> Path:
@@ -137,15 +147,12 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = 
     Raises:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
     """
-    data = read_bytes(path, "a file of JSON lines")
-    lines = parse_jsonl(data, path)  # one at a time: of a large file, the plain values are many times the records
+    # one at a time: of a large file, the plain values are many times the records
+    lines = parse_with_images(read_bytes(path, "a file of JSON lines"), path, holders)
     opening = next(lines, None)
     if opening is None:
         raise InvalidInput(f"{path} is empty; expected a file of the format {form!r}.")
-    header = _header(form, *opening)
-    if b'"sha256"' in data:
-        lines = ((at, with_images(value, path, at, holders)) for at, value in lines)
-    return header, [decode(kind, value, at) for at, value in lines]
+    return _header(form, *opening), [decode(kind, value, at) for at, value in lines]
 
 
 def _header(form: str, where: str, first: object) -> Header:
@@ -174,6 +181,30 @@ def read_trajectories(path: Path) -> tuple[Header, list[Trajectory]]:
         InvalidInput: another format or version, an invalid line, or an image that is missing or damaged.
     """
     return read_records(path, FORMAT, Trajectory, HOLDERS)
+
+
+def read_longest(path: Path, count: int) -> list[Trajectory]:
+    """Read the ``count`` trajectories of a file that show the longest states, and as many that show most in all.
+
+    Raises:
+        InvalidInput: as ``read_trajectories``, of these trajectories.
+    """
+    data = read_bytes(path, "a file of JSON lines")
+    sizes = [_sizes(value) for _, value in parse_jsonl(data, path)]
+    chosen = {line for by in (max, sum) for line in nlargest(count, range(1, len(sizes)), key=lambda at: by(sizes[at]))}
+    return [
+        decode(Trajectory, with_images(value, path, at, HOLDERS), at)
+        for line, (at, value) in enumerate(parse_jsonl(data, path))
+        if line in chosen
+    ]
+
+
+def _sizes(trajectory: Any) -> list[float]:
+    """Return the sizes of the states in an encoded trajectory; of what is none, an infinite one, so that it is read."""
+    try:
+        return [len(msgspec.json.encode(turn["observation"])) for turn in trajectory["turns"]] or [0]
+    except (KeyError, TypeError):
+        return [math.inf]
 
 
 EXPERIENCES = "reflectrl-experiences"

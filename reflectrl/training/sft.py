@@ -8,6 +8,7 @@ it balances the two kinds of rows: a reflection weighs as much as an action on a
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
@@ -144,7 +145,7 @@ def train_sft(
     plateau = Plateau(lm.model, lm.tokenizer, held_out, section, on_check)
     # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
     folder = output_dir / _fingerprint(lm, [*examples, *held_out], section, max_length, seed)
-    with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry():
+    with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry(), _rows_uncollected():
         checkpoint = last_checkpoint(folder)
         begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
         trainer = RowTrainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
@@ -287,6 +288,16 @@ class _Steps(TrainerCallback):
         """Return the text of tokens, without the images among them."""
         text: str = self._trainer.processing_class.decode([token for token in tokens if token >= 0])
         return text
+
+
+@contextmanager
+def _rows_uncollected() -> Iterator[None]:
+    """Keep rows, millions of objects, out of the garbage collections that transformers asks for as training begins."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

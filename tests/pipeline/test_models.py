@@ -1,11 +1,15 @@
-"""``Team`` of a recipe: the environments that it makes for itself."""
+"""``Team`` of a recipe: the environments and the base that it makes for itself."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from reflectrl.config import load_recipe
+from trained_runs import TrainedRuns
+
+from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.core import register_env
+from reflectrl.core.run_files import BASE, RECIPE, STAGES
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.team import Team
@@ -35,3 +39,22 @@ def test_environments_made_to_read_their_rules_and_labels_are_closed(tmp_path: P
     assert OPEN == []
     [env] = models.env()  # this one belongs to its caller
     assert [env] == OPEN
+
+
+def test_the_built_in_base_is_made_once_of_the_same_rows(trained_run: TrainedRuns, tmp_path: Path) -> None:
+    shutil.copytree(trained_run(stages=STAGES[:1]), run := tmp_path / "run")
+    recipe = load_saved_recipe(run / RECIPE)
+
+    def made() -> tuple[int, str]:
+        folder = Path(Team(recipe, RunFolder(run)).base("policy").name)
+        return (folder / "model.safetensors").stat().st_mtime_ns, (folder / "tokenizer.json").read_text()
+
+    first = made()
+    assert made() == first
+    rows = run / "sft" / "policy.jsonl"
+    rows.write_text(rows.read_text().replace("Number", "Nomber"))  # of the same size, as if gen-data had run again
+    (again, tokens) = made()
+    assert again > first[0]
+    assert "Nomber" in tokens
+    shutil.rmtree(run / BASE)
+    assert made()[1] == tokens

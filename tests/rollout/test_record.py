@@ -24,7 +24,14 @@ from reflectrl.core import (
 from reflectrl.prompts import History, Prompt, PromptFormat
 from reflectrl.prompts.views import MenuView, State
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.record import FORMAT, Header, append_records, read_trajectories, write_trajectories
+from reflectrl.rollout.record import (
+    FORMAT,
+    Header,
+    append_records,
+    read_longest,
+    read_trajectories,
+    write_trajectories,
+)
 from reflectrl.rollout.turn import end_of, policy_views
 from reflectrl.seats.others import ExpertPolicy, RandomPolicy
 from reflectrl.seats.reflector import ExpertReflector
@@ -141,6 +148,20 @@ def test_a_bad_line_is_named(file: Path, line: int, change: str | dict[str, obje
     damage(file, line, change)
     with pytest.raises(InvalidInput, match=fact):
         read_trajectories(file)
+
+
+def test_the_episodes_with_the_longest_state_and_with_most_states_are_read_alone(file: Path) -> None:
+    def episode(*characters: int) -> Trajectory:
+        turns = (replace(TURN, observation=Observation("x" * count, ("add one",))) for count in characters)
+        return replace(TRAJECTORY, turns=tuple(turns))
+
+    wordy, lasting, short = episode(1, 500, 1), episode(*[99] * 9), episode(1, 1)
+    write_trajectories(file, HEADER, [short, wordy, short, lasting, short])
+    assert read_longest(file, 1) == [wordy, lasting]
+    assert len(read_longest(file, 9)) == 5
+    damage(file, 2, {"turns": [{}]})
+    with pytest.raises(InvalidInput, match=r"line 2, turns\[0\] .*'observation'"):
+        read_longest(file, 1)
 
 
 def test_a_missing_empty_or_binary_file_is_named(file: Path) -> None:
