@@ -161,6 +161,18 @@ def test_an_installed_package_brings_an_environment_by_entry_point(plugin):
     assert [env_package(name) for name in ("elsewhere:6", "number_line")] == ["elsewhere-pkg 1.0", ""]
 
 
+def test_installed_packages_are_looked_through_once_for_many_environments():
+    name, seen = "reflectrl.envs.number_line:NumberLine", set()
+    make_env(name, size=6)
+    sys.setprofile(lambda frame, *_: seen.add(Path(frame.f_code.co_filename).parent.name))
+    try:
+        make_env(name, size=6)
+    finally:
+        sys.setprofile(None)
+    assert "number_line" in seen
+    assert "metadata" not in seen
+
+
 @pytest.mark.parametrize(
     ("code", "facts"),
     [
