@@ -36,6 +36,9 @@ MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 4000
 MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
 """Bounds of what fits into the time. With 400 iterations at most, in which learning rate and entropy fall, triage_free
 of the suite ended at 73 % in validation after 2 of 15 minutes; with 2,000, at 97 %, also after 2."""
+WRITING = 3e-4
+"""Seconds for a sample's rows, besides its step: 40,000 samples of the suite's note_search take 23 s of a processor,
+half of them for the steps."""
 MAX_CHARACTERS = 40_000_000
 """Size of all prompts at most; SFT can read about as much in a quarter of an hour."""
 NOISE = 0.5
@@ -253,7 +256,7 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         return
     seconds, shown = DATA_SHARE * 60 * recipe.budget.minutes, recipe.prompt.history
     states = 1 + (shown.steps if shown.show == "transitions" else 0)
-    most = min(seconds / max(seen.seconds_per_step, 1e-9), MAX_SAMPLES, MAX_CHARACTERS / states / seen.characters)
+    most = min(seconds / (seen.seconds_per_step + WRITING), MAX_SAMPLES, MAX_CHARACTERS / states / seen.characters)
     reason = f"a step takes {1000 * seen.seconds_per_step:.1f} ms, and a state {seen.characters:.0f} characters"
     yield Chosen("data.samples", round(max(most, MIN_SAMPLES)), reason)
     yield Chosen("data.noise", NOISE, "shows states off the expert's way")
