@@ -29,6 +29,8 @@ ODD_TEXTS = ("", "\x07", "\u53f3\u3078", "word " * 20_000)
 """Actions that an environment without menus has to answer: none, a control character, Japanese, 100 kB."""
 
 
+Key = tuple[str, ...]
+
 REMEDY = (
     "Unless what differs is hidden at first, results on such tasks say little about new states: vary the start with "
     "the task in start(), choose options that do, or keep tasks that begin alike in one split."
@@ -47,7 +49,7 @@ def shared_starts(env: NatLangEnv, most: int = COMPARED) -> list[str]:
     Up to ``most`` tasks of each split are compared.
     """
     trained = spread(env.split_tasks("train"), most)
-    known: dict[tuple[str, ...], str] = {}
+    known: dict[tuple[Key, Key], str] = {}
     for task in trained:
         known.setdefault(_start(env, task), task.id)
     said = []
@@ -63,12 +65,10 @@ def shared_starts(env: NatLangEnv, most: int = COMPARED) -> list[str]:
     return [*said, REMEDY] if said else []
 
 
-def _start(env: NatLangEnv, task: Task) -> tuple[str, ...]:
+def _start(env: NatLangEnv, task: Task) -> tuple[Key, Key]:
+    """Return what the first state of a task shows, and its menu."""
     env.reset(seed=0, options={"task": task})
-    return env.observation.shown
-
-
-Key = tuple[str, ...]
+    return env.observation.shown, env.observation.actions
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,15 @@ def test_tasks_that_begin_like_training_tasks_are_counted_and_one_is_named():
     assert "vary the start with the task" in remedy
 
 
+def test_tasks_that_begin_with_one_text_and_different_menus_do_not_begin_alike():
+    def observe(self):
+        there = ("left", "right") if self.task.id.startswith("train") else ("right",)
+        return Observation(f"Room {self.room}.", there)
+
+    assert shared_starts(corridor())
+    assert not shared_starts(corridor(observe=observe))
+
+
 def test_of_many_tasks_some_are_compared_those_far_apart():
     compared = []
 
