@@ -426,8 +426,9 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     def _broke(self, what: str, *, asked: bool = False) -> WorkFailed:
         """End the episode; return the error that says where the environment failed."""
+        over = " after the end of the episode" if asked and self._ended else ""
         self._ended = True
-        where = f"environment {self.name!r} failed {place_of(self, hints=asked)}"
+        where = f"environment {self.name!r} failed {place_of(self, hints=asked)}{over}"
         return self._border.failed(EnvFailed.at(where, what, _ADVICE))
 
     def _info(self, outcome: Outcome) -> dict[str, Any]:

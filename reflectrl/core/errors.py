@@ -158,7 +158,7 @@ def place_in_episode(task: Task, steps: int, action: str | None = None, *, hints
     """Return words for the place of a failure: the start, or an ``action`` or request for ``hints`` after ``steps``."""
     place = f"in task {task.id!r} after {counted(steps, 'step')}"
     if hints:
-        return f"{place}, asked for hints"
+        return f"{place}, asked for hints (expert(), reflection() and the like)"
     return f"at the start of task {task.id!r}" if action is None else f"{place}, at action {shown(action)}"
 
 

@@ -119,6 +119,15 @@ def test_nonsense_is_refused_where_it_happens(method, answer, facts):
         check_env(corridor(**replaced))
 
 
+def test_a_failure_after_the_end_names_the_methods_and_says_that_it_is_over():
+    known = {0: "right"}
+    env = corridor(expert=lambda self: known[self.steps])
+    env.reset(options={"task": Task("train-0", {"room": 2})})
+    env.step("right")
+    with pytest.raises(EnvFailed, match=r"expert\(\), .* after the end of the episode: it raised KeyError: 1"):
+        env.hints()
+
+
 def test_a_menu_has_no_more_actions_than_labels():
     shown = Observation("A door.", ("left", "right"), common=("left", "up"))
     with pytest.raises(EnvFailed, match="3 actions, those of Observation.common included, .*2"):
