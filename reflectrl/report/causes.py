@@ -441,7 +441,7 @@ def _rising(of: _Evidence) -> Cause | None:
 
 def _blind_values(of: _Evidence) -> Cause | None:
     """The value head explains nothing."""
-    if of.setting("rlft.advantage.kind") != "gae" or of.setting("rlft.rewards.env") in (None, 0):
+    if of.setting("rlft.advantage.kind") != "gae" or of.setting("rlft.rewards.env") in (None, 0) or _short(of):
         return None
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for episode in of.recorded():

@@ -382,6 +382,10 @@ def test_a_value_head_that_knows_nothing_of_a_group_is_named(tmp_path: Path) -> 
             played.append(walk(f"easy-{n}", ["a", "b"], success=won, values=easy))
             played.append(walk(f"hard-{n}", ["a", "b"], success=won, values=hard))
         play(folder, "rlft-00000.jsonl", played)
+        few = [{**line, "ended": "iterations" if n == 9 else None} for n, line in enumerate(STEADY[:10])]
+        short = ended(tmp_path / f"{name}-short", SILENT, *chosen("rlft.lessons.0.iterations"), metrics=few)
+        play(short, "rlft-00000.jsonl", played)
+        assert [cause.name for cause in found(short)] == ["short"]  # in which no head learns
         if blind:
             assert first(folder) == (
                 "values",
