@@ -207,7 +207,7 @@ class _Records:
         self._recent.append(done)
         if done.validation_start is not None:
             expert = "" if done.validation_expert is None else f", expert {done.validation_expert:.0%}"
-            sharper = f", logits x {done.sharpened:g}" if done.sharpened else ""
+            sharper = f", logits x {done.sharpened:g}" if done.sharpened not in (None, 1.0) else ""
             self._goal = f" (start {done.validation_start:.0%}{sharper}{expert})"
             self._validated = f"  validation{self._goal}"
         if done.validation_success is not None:
