@@ -58,6 +58,31 @@ class SilentHall(Hall):
         return None
 
 
+class SlipperyHall(SilentHall):
+    """A silent hall in which three steps in ten go right, whatever is wanted."""
+
+    name = "slippery_hall"
+
+    def act(self, action):
+        return super().act(action if self.np_random.random() < 0.7 else "right")
+
+
+class WrittenOffHall(SlipperyHall):
+    """The same, said to hide something."""
+
+    name = "written_off_hall"
+    observable = False
+
+
+class HiddenHall(SilentHall):
+    """A silent hall whose text does not tell where the player is."""
+
+    name = "hidden_hall"
+
+    def observe(self):
+        return replace(super().observe(), text="A room.")
+
+
 class SlowHall(Hall):
     """A hall that takes long to make."""
 

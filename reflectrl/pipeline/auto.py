@@ -207,6 +207,8 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
+    if not seen.taught:
+        reason = f"where texts are met again, the same action leads to something else in {share:.0%} of the cases"
     yield Chosen("prompt.history", {"steps": steps, "show": "transitions"}, reason)
 
 

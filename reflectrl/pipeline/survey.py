@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
+import numpy as np
+
 from reflectrl.config import Recipe
 from reflectrl.config.environment import recipe_env
 from reflectrl.config.training import SURVEYED
-from reflectrl.core import Trajectory, Turn
+from reflectrl.core import NatLangEnv, Trajectory, Turn
 from reflectrl.core.check import Ambiguity, ambiguous_states
 from reflectrl.core.seeds import derive_seed
 from reflectrl.data_gen.demonstrations import episodes_of, read_demonstrations, without_menus
@@ -37,6 +39,8 @@ WORDY = 4
 """Number of episodes that are read as if they were as long as prompts can show."""
 TRIES = 3
 """Number of environments that are made to see how long that takes: the first imports modules, and others may wait."""
+REDRAWN, DRAWS = 16, 3
+"""Number of equal steps with different outcomes that are tried for chance; of outcomes of each, and of draws."""
 EXPERTISE = 0.85
 """Probability of the expert's action in its episodes, which thereby leave its path."""
 
@@ -70,6 +74,9 @@ class Survey:
     """Seconds of the environment for a step, with the expert's hints where it has them."""
     seconds_to_make: float
     """Seconds for making an environment."""
+    by_chance: float = 0.0
+    """Of the steps whose action led to something else from an equal text, the fraction that other draws alone change; 0
+    where the environment says that equal texts may hide different states."""
 
     @property
     def return_spread(self) -> float:
@@ -93,17 +100,13 @@ class Survey:
         """Fraction of the states in which the past tells what to do and the text does not.
 
         Without an expert: fraction of the steps that random and demonstrated episodes took from a text which they saw
-        more than once, in which the same action led to something else; chance in the environment counts as well.
+        more than once, in which the same action led to something else, and not by chance.
         """
         if self.taught:
             return 0.0 if self.unclear is None else self.unclear.share - self.unclear.unexplained
-        led: dict[tuple[object, str], list[object]] = defaultdict(list)
-        for each in (*self.at_random, *self.demonstrated):
-            shown = [*(turn.observation.shown for turn in each.turns), each.last and each.last.shown]
-            for turn, after in zip(each.turns, shown[1:], strict=True):
-                led[turn.observation.shown, turn.decision.action].append((after, turn.reward))
-        again = [found for found in led.values() if len(found) > 1]
-        return sum(len(f) for f in again if len({*f}) > 1) / max(sum(map(len, again)), 1)
+        again = [steps for steps in _equal_steps((*self.at_random, *self.demonstrated)) if len(steps) > 1]
+        differ = sum(len(steps) for steps in again if _differ(steps))
+        return (1 - self.by_chance) * differ / max(sum(map(len, again)), 1)
 
     def lengths(self, layout: PromptFormat, pieces: str, vocabulary: int) -> Lengths:
         """Return the longest texts in tokens of ``builtin/nano``'s tokenizer, trained on the texts seen here.
@@ -138,6 +141,59 @@ def _written(mode: ActionMode, turn: Turn) -> str:
     thought = turn.reflection or ""
     text = thought if mode == "thought_choice" else answer_text(mode, thought, turn.decision.action)
     return PromptFormat.completion(text)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of an episode, and what it led to."""
+
+    episode: Trajectory
+    number: int
+    led_to: tuple[object, float]
+    """What was shown next, and the reward."""
+
+
+def _equal_steps(played: Sequence[Trajectory]) -> list[list[_Step]]:
+    """Return the steps in which the same was shown and the same action played, together."""
+    found: dict[tuple[object, str], list[_Step]] = defaultdict(list)
+    for each in played:
+        shown = [*(turn.observation.shown for turn in each.turns), each.last and each.last.shown]
+        for number, (turn, after) in enumerate(zip(each.turns, shown[1:], strict=True)):
+            found[turn.observation.shown, turn.decision.action].append(_Step(each, number, (after, turn.reward)))
+    return [*found.values()]
+
+
+def _differ(steps: Sequence[_Step]) -> bool:
+    return len({step.led_to for step in steps}) > 1
+
+
+def _by_chance(env: NatLangEnv, played: Sequence[Trajectory], rng: random.Random, seconds: float) -> float:
+    """Return the fraction of the equal steps with different outcomes that lead elsewhere by other draws alone.
+
+    A step of each outcome is played again, as one with a rare outcome is the most likely to end otherwise. After
+    ``seconds``, no more are tried.
+    """
+    until = time.monotonic() + seconds
+    unlike = [steps for steps in _equal_steps(played) if _differ(steps)]
+    tried = drawn = 0
+    for steps in rng.sample(unlike, min(len(unlike), REDRAWN)):
+        if tried and time.monotonic() > until:
+            break
+        outcomes = list({step.led_to: step for step in steps}.values())[:DRAWS]
+        tried += len(steps)
+        drawn += len(steps) * any(_drawn_anew(env, step, rng) != step.led_to for step in outcomes * DRAWS)
+    return drawn / max(tried, 1)
+
+
+def _drawn_anew(env: NatLangEnv, step: _Step, rng: random.Random) -> tuple[object, float]:
+    """Return what a step leads to after the same steps, with other draws from ``np_random``."""
+    env.reset(seed=step.episode.seed, options={"task": step.episode.task})
+    *before, last = [turn.decision.action for turn in step.episode.turns[: step.number + 1]]
+    for action in before:
+        env.step(action)
+    env.np_random = np.random.default_rng(rng.getrandbits(32))
+    _, reward, *_ = env.step(last)
+    return env.observation.shown, reward
 
 
 def _seconds_to_make(recipe: Recipe, folder: Path) -> float:
@@ -181,4 +237,5 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
             unclear = ambiguous_states(env, episodes=min(len(at_random), len(taught)), seed=recipe.seed)
         shown = [each.sample for each in read_demonstrations(recipe)]
         demonstrated = episodes_of(shown if env.max_actions else map(without_menus, shown))
-        return Survey(env.max_actions, env.horizon, at_random, taught, demonstrated, unclear, pace, made)
+        chance = 0.0 if taught or not env.observable else _by_chance(env, at_random, rng, seconds)
+        return Survey(env.max_actions, env.horizon, at_random, taught, demonstrated, unclear, pace, made, chance)

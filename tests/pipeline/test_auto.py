@@ -21,7 +21,7 @@ from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import recurring
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
-from reflectrl.pipeline.survey import Survey
+from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.rollout import Episode, rollout
@@ -188,6 +188,16 @@ def test_few_environments_play_side_by_side_where_making_them_takes_long(tmp_pat
     assert 8 <= kept.rlft.batch_size == kept.eval.batch_size <= 0.02 * 60 / 0.1 < kept.rlft.episodes
     play_stages(recipe("corridor:Hall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path / "quick", STAGES[0])
     assert load_saved_recipe(tmp_path / "quick" / RECIPE).rlft.batch_size is None
+
+
+def test_chance_alone_makes_no_prompt_show_the_past(tmp_path):
+    need = {
+        name: survey(recipe(f"corridor:{name}"), tmp_path, 5.0).needs_memory
+        for name in ("SlipperyHall", "WrittenOffHall", "SilentHall", "HiddenHall")
+    }
+    assert need["SilentHall"] == 0
+    assert need["SlipperyHall"] < 0.02 < need["WrittenOffHall"]
+    assert need["HiddenHall"] > 0.02
 
 
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
