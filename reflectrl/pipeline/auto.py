@@ -144,7 +144,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         return _with(recipe, [*_data(recipe, seen), *_training(recipe, seen)])
     left = 60 * minutes - run.seconds()
     tell(f"{max(left, 0) / 60:.1f} of {minutes:g} minutes are left; measuring the pace")
-    return _with(recipe, [*(_sft(recipe, run, left) if stage == "sft" else _rlft(recipe, run, left))])
+    return _with(recipe, [*(_sft(recipe, run, left, tell) if stage == "sft" else _rlft(recipe, run, left, tell))])
 
 
 def _with(recipe: Recipe, choices: Sequence[Chosen]) -> Recipe:
@@ -231,7 +231,10 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     yield Chosen("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
     layout = Team(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)
-    yield Chosen("model.builtin.vocabulary", VOCABULARY, f"the texts seen have {long.vocabulary} different tokens")
+    least = "at least " * (long.vocabulary >= VOCABULARY)
+    yield Chosen(
+        "model.builtin.vocabulary", VOCABULARY, f"the texts seen have {least}{long.vocabulary} different tokens"
+    )
     key, words = "players.reflector.max_new_tokens", recipe.players.reflector.max_new_tokens
     if long.reflection and not _states(recipe, key):
         words = math.ceil(ROOM * long.reflection) + 1
@@ -317,11 +320,19 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
             yield Chosen("rlft.replay", replay, "successes are rare, and are learned from more than once")
 
 
-def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
+def _warn(recipe: Recipe, tell: Callable[[str], None], needed: float, left: float) -> None:
+    """Say how far the least that is worth doing goes beyond the seconds that are left, if it is a tenth of all."""
+    minutes = 0.0 if recipe.budget is None else recipe.budget.minutes
+    if (more := (needed - left) / 60) > minutes / 10:
+        tell(f"the least that is worth doing takes about {more:.1f} minutes more than are left")
+
+
+def _sft(recipe: Recipe, run: RunFolder, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
     """Choose the bounds of both players' fine-tuning."""
     wanted, began = wanted_players(recipe), time.monotonic()
     paces = {player: seconds_per_step(recipe, run, player) for player in wanted}
     left -= time.monotonic() - began
+    _warn(recipe, tell, MIN_SFT_STEPS * sum(paces.values()), left)
     for player, seconds in paces.items():
         fit = SFT_SHARE * left / len(wanted) / seconds
         steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
@@ -336,7 +347,7 @@ def _sft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
             yield Chosen("sft.policy.max_rows", rows, "as many as are read: the reflector answers each before")
 
 
-def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
+def _rlft(recipe: Recipe, run: RunFolder, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
     """Choose the bound of RLFT, each lesson of a curriculum with the same number of iterations."""
     if recipe.rlft is None:
         return
@@ -345,8 +356,10 @@ def _rlft(recipe: Recipe, run: RunFolder, left: float) -> Iterator[Chosen]:
     passed = time.monotonic() - began
     again = max(passed - 2 * seconds, 0.0)  # RLFT and the evaluation make players and environments, too
     left -= passed + 2 * again
-    fit = (left / seconds - EVALUATION) / VALIDATION / len(recipe.rlft.lessons)
+    lessons = len(recipe.rlft.lessons)
+    _warn(recipe, tell, (MIN_ITERATIONS * VALIDATION * lessons + EVALUATION) * seconds, left)
+    fit = (left / seconds - EVALUATION) / VALIDATION / lessons
     count = round(min(max(fit, MIN_ITERATIONS), MAX_ITERATIONS))
-    for number in range(len(recipe.rlft.lessons)):
+    for number in range(lessons):
         reason = f"{'the least' if fit < MIN_ITERATIONS else 'at most'}: an iteration takes {seconds:.1f} s"
         yield Chosen(f"rlft.lessons.{number}.iterations", count, reason)

@@ -315,7 +315,6 @@ class ReflectRLTrainer(Drawn):
                 self._update(minibatch)
         if self._measures.updates:
             self.pace.follow(self._measures.last_kl)
-
         done = self._measure(fresh, len(replayed))
         if args.terms.entropy and self.entropy_coef is not None:
             progress = (self.iteration + 1) * args.updates_per_iteration / args.total_updates
@@ -324,9 +323,8 @@ class ReflectRLTrainer(Drawn):
             )
         ended: Ends | None = self.curriculum.add(done.success)
         self.iteration += 1
-        if (checks := self.validator) is not None and checks.due(
-            len(self.curriculum.successes), ended=ended is not None
-        ):
+        checks, lesson_over = self.validator, ended is not None
+        if checks is not None and checks.due(len(self.curriculum.successes), ended=lesson_over):
             with part("validation"), using(self.lm.model, self.learner.average):
                 started |= checks.play(self._collector, self._gather, self.iteration)
             ended = ended or checks.ends

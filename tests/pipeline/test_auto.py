@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 
@@ -94,6 +95,11 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
 def test_measuring_takes_its_time_out_of_the_budget(trained):
     path, seconds = trained
     assert RunFolder(path).seconds() > 0.9 * seconds
+
+
+def test_minutes_that_are_too_few_are_told_before_they_are_over(tmp_path):
+    said = play_stages(recipe("corridor:SilentHall", "budget.minutes=0.01"), tmp_path)
+    assert re.search(r"the least that is worth doing takes about \d+\.\d minutes more than are left", said)
 
 
 def test_a_run_that_continues_keeps_its_bounds(trained):
