@@ -20,8 +20,10 @@ def kept_and_played(run: RunData) -> Iterator[str]:
     """Yield a sentence if RLFT has kept the weights that it began with, and one if it matters how they are played."""
     validated = run.validated
     if validated is not None and validated.iterations == 0:
+        scale = next((each.sharpened for each in run.points if each.sharpened not in (None, 1.0)), None)
+        began = f", those of SFT with logits times {scale:g}" if scale else ""
         yield (
-            f"{run.name} kept the weights that RLFT began with: none that it trained did better in validation "
+            f"{run.name} kept the weights that RLFT began with{began}: none that it trained did better in validation "
             f"({validated.rates})."
         )
     greedily = validated is None or validated.plays_greedily

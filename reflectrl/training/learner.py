@@ -100,6 +100,7 @@ def parameter_groups(
 
 
 FIRST_PACE, SLOWER, FASTER, SLOWEST = 0.1, 0.5, 1.5, 1 / 64
+"""First factor of a learning rate that follows the divergence, by how much it changes, and the least factor."""
 
 
 class Pace:

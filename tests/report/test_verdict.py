@@ -10,11 +10,12 @@ import pytest
 from command_line import reflectrl
 from run_folders import evaluated, iteration, write_ledger
 
+from reflectrl.core.run_files import POLICY
 from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import MAX_HEADLINES, headlines, verdict
-from reflectrl.rollout.results import read_results, write_results
+from reflectrl.rollout.results import Validated, read_results, write_results, write_validated
 
 SILENT = "players.reflector.player=none"
 ONE_RUN = "One run a recipe: other seeds may end elsewhere (`reflectrl run --seeds 0-4` tells)."
@@ -181,6 +182,17 @@ def test_a_run_that_ends_below_its_best_is_named(tmp_path: Path) -> None:
     assert len(judge(kept_best)) == 2
     (summary,), _ = compare(read_runs([kept_best]), Rows())
     assert summary.largest_fall == pytest.approx(0.3)  # a comparison shows how stable training was
+
+
+@pytest.mark.parametrize(("scale", "began"), [(1.0, ""), (2.0, ", those of SFT with logits times 2")])
+def test_a_run_that_keeps_the_weights_of_its_start_says_which_they_are(
+    tmp_path: Path, scale: float, began: str
+) -> None:
+    metrics = [iteration(0, sharpened=scale), iteration(1)]
+    folder = evaluated(tmp_path / "run", 0.62, 0.61, metrics=metrics)
+    write_validated(folder / POLICY, Validated(0.6, 0.6, 0.5, 64, iterations=0))
+    kept = f"run kept the weights that RLFT began with{began}: none that it trained did better in validation"
+    assert any(sentence.startswith(kept) for sentence in judge(folder))
 
 
 def test_what_is_not_evaluated_is_not_judged(tmp_path: Path) -> None:
