@@ -67,6 +67,8 @@ MEMORY = 0.02
 """Fraction of states that need a memory from which prompts show past states, however ``observable`` is declared: a
 dialogue by telephone that says it is not was learned to 89 % in ten minutes with the last action alone, and to 0 % with
 past states, whose prompts take four times as long to learn."""
+UNTAUGHT_MEMORY = 0.2
+"""The same fraction where no expert tells: of chance in the environment, a part may not have been recognised."""
 REMEMBERED = 2000
 """Maximum length of the past states in a prompt, in characters."""
 LETTERS = 52
@@ -202,7 +204,7 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("prompt.known_actions", known, reason)
     count = len(known) + seen.max_actions
     yield Chosen("prompt.labels", "letters" if count <= LETTERS else "added", f"menus need {count} labels")
-    if (share := seen.needs_memory) < MEMORY:
+    if (share := seen.needs_memory) < (MEMORY if seen.taught else UNTAUGHT_MEMORY):
         yield Chosen("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
