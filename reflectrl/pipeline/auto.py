@@ -17,7 +17,7 @@ from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.advantage import EpisodeGroup
-from reflectrl.config.training import PPO, suited
+from reflectrl.config.training import KL_OF_ENTROPY, PPO, suited
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.run_files import RECIPE
 from reflectrl.data_gen.demonstrations import read_demonstrations
@@ -80,10 +80,6 @@ ways out of a room, success of SFT and RLFT rose from 48 and 48 to 61 and 81 %."
 SHARPEN = (1.0, 2.0)
 """Factors of the logits that are tried before RLFT. Where SFT solved 62 % of sampled and 81 % of greedy episodes of an
 environment that nobody tuned, validation success was 61 % with 1 and 69 % with 2; 40 iterations later, 80 and 89 %."""
-KL_OF_ENTROPY = 0.05
-"""Limit of the KL divergence of RLFT's iterations, in entropies. Without it, a policy that solved all validation tasks
-of an environment that nobody tuned solved 77 % of them after one iteration, and one of the suite's mastermind 86 % in
-the end; with it, both still solve all."""
 ILLEGAL_WEIGHT = -0.1
 """Weight of the penalty for a text that names no action of the menu. Such texts became rarer in the suite's number_hunt
 (14 to 3 % of the steps in 110 iterations of RLFT); in its wordle, without the penalty, commoner (13 to 25 % in 20),

@@ -14,7 +14,16 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
-from reflectrl.config.training import NOVELTY, SURVEYED, TEXT_REWARDS, Lesson, check_action_mode, suited
+from reflectrl.config.training import (
+    KL_OF_ENTROPY,
+    NOVELTY,
+    PPO,
+    SURVEYED,
+    TEXT_REWARDS,
+    Lesson,
+    check_action_mode,
+    suited,
+)
 from reflectrl.core import InvalidInput
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.core.seeds import derive_seed
@@ -46,8 +55,11 @@ if TYPE_CHECKING:  # peft takes a second to import
     from peft import PeftConfig, PeftModel
 
 
-def suited_args(env: Env) -> ReflectRLConfig:
+def suited_args(env: Env, layout: PromptFormat | None = None) -> ReflectRLConfig:
     """Return the arguments of a training without any: those that ``budget`` chooses in a recipe, from random episodes.
+
+    These are the discount, the scale of rewards and, where the policy answers with a label, a learning rate that
+    follows its divergence.
 
     Raises:
         EnvFailed: the environment raised, or returned what the protocol forbids.
@@ -59,7 +71,9 @@ def suited_args(env: Env) -> ReflectRLConfig:
         played = rollout([probe], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())
         spread = pstdev(each.episode_return for each in played)
         chosen = suited(probe.horizon, spread)
-    return ReflectRLConfig(**{key: value for key, (value, _) in chosen.items()})
+    labelled = layout is None or layout.action_mode == "enumerated"
+    update = PPO(kl_of_entropy=KL_OF_ENTROPY if labelled else None)
+    return ReflectRLConfig(update=update, **{key: value for key, (value, _) in chosen.items()})
 
 
 def accelerator_for(args: ReflectRLConfig) -> Accelerator:

@@ -109,8 +109,7 @@ class ReflectRLTrainer(Drawn):
 
     Args:
         model: name or folder of a causal language model, or a model object of transformers or peft.
-        args: settings of the run; if absent, those of ``ReflectRLConfig`` with the discount and the scale of rewards
-            that suit random episodes of ``env``.
+        args: settings of the run; if absent, those that suit random episodes of ``env``, see ``suited_args``.
         processing_class: the tokenizer, or the processor of an image-text model; required unless ``model`` is a name.
             Prompts are read through its ``chat_template``, which is set up as by ``model.chat: auto``; set that to
             ``None`` to read them as plain text.
@@ -150,7 +149,7 @@ class ReflectRLTrainer(Drawn):
         stop: Stop | None = None,
         failures: Path | None = None,
     ) -> None:
-        self.args = args = args or suited_args(env)
+        self.args = args = args or suited_args(env, layout)
         self.accelerator = accelerator_for(args)
         processes = self.accelerator.num_processes
         layout, labels = layout_and_labels(env, args.lessons, layout, labels)

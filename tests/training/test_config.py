@@ -157,4 +157,4 @@ def test_a_trainer_without_arguments_takes_those_that_suit_its_environment(tmp_p
             gpt2(n_positions=1024), processing_class=tokenizer(), env=env, layout=LAYOUT, labels=LABELS
         ).args
         assert (args.gamma, args.normalize_rewards) == (0.95, scaled)
-        assert replace(args, gamma=1.0, normalize_rewards=False) == ReflectRLConfig()
+        assert replace(args, gamma=1.0, normalize_rewards=False, update=PPO()) == ReflectRLConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from reflectrl.config.training import PPO, EntropyBonus, RLFTSection, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.settings import settings
 from reflectrl.envs.number_line import NumberLine
+from reflectrl.training.arguments import suited_args
 from reflectrl.training.rlft import ReflectRLTrainer
 
 
@@ -99,8 +101,10 @@ def test_without_arguments_a_trainer_learns_with_the_settings_of_a_recipe(
         model, None, tokenizer(), env=NumberLine, layout=LAYOUT, labels=LABELS, on_iteration=listen
     )
     args, shared = trainer.args, RLFTSection()
-    assert (args.update, args.advantage, args.terms) == (PPO(), GAE(), Terms(entropy=EntropyBonus()))
-    for name in ("update", "advantage", "terms", "replay", "task_priority", "learning_rate_end", "max_grad_norm"):
+    follows = PPO(kl_of_entropy=0.05)
+    assert (args.update, args.advantage, args.terms) == (follows, GAE(), Terms(entropy=EntropyBonus()))
+    assert suited_args(NumberLine, replace(LAYOUT, action_mode="text")).update == PPO()
+    for name in ("advantage", "terms", "replay", "task_priority", "learning_rate_end", "max_grad_norm"):
         assert getattr(args, name) == getattr(shared, name)
     with pytest.raises(Killed):
         trainer.train()
