@@ -6,7 +6,6 @@ GPU. On a CPU ``decode.write`` does the same in less time.
 
 from __future__ import annotations
 
-import gc
 import logging
 import weakref
 from collections.abc import Collection, Sequence
@@ -23,6 +22,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 
 from reflectrl.core.foreign import message_of
+from reflectrl.core.garbage import living_objects_left_out
 from reflectrl.core.profile import part
 from reflectrl.lm.decode import Sampler, chosen
 from reflectrl.lm.head import known_tokens, next_logits, trying
@@ -134,11 +134,8 @@ class PagedWriter:
         with manager.pause():  # all at once, because what shares a pass decides the last bits of logits
             for number, row in enumerate(rows):
                 manager.add_request([*row], str(number), self._limit, eos_token_id=self._ends)
-        gc.freeze()  # stop() collects garbage, which takes long among many objects
-        try:
+        with living_objects_left_out():  # stop() collects garbage
             manager.stop(keep_for_next_session=True)  # once all texts are written
-        finally:
-            gc.unfreeze()
         manager.model.destroy_cached_continuous_batching_manager()  # kept here: its states are of these weights
 
     def _managing(self, rows: Sequence[Tokens], sampler: Sampler) -> ContinuousBatchingManager:

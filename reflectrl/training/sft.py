@@ -8,7 +8,6 @@ it balances the two kinds of rows: a reflection weighs as much as an action on a
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import math
@@ -24,6 +23,7 @@ from huggingface_hub import constants
 from transformers import TrainerCallback
 
 from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core.garbage import living_objects_left_out
 from reflectrl.core.seeds import derive_seed
 from reflectrl.core.stop import Stop
 from reflectrl.data_gen.rows import Row
@@ -145,7 +145,8 @@ def train_sft(
     plateau = Plateau(lm.model, lm.tokenizer, held_out, section, on_check)
     # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
     folder = output_dir / _fingerprint(lm, [*examples, *held_out], section, max_length, seed)
-    with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry(), _rows_uncollected():
+    # transformers collects garbage as training begins, with all rows alive
+    with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry(), living_objects_left_out():
         checkpoint = last_checkpoint(folder)
         begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
         trainer = RowTrainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
@@ -288,16 +289,6 @@ class _Steps(TrainerCallback):
         """Return the text of tokens, without the images among them."""
         text: str = self._trainer.processing_class.decode([token for token in tokens if token >= 0])
         return text
-
-
-@contextmanager
-def _rows_uncollected() -> Iterator[None]:
-    """Keep rows, millions of objects, out of the garbage collections that transformers asks for as training begins."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
