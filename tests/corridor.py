@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,15 @@ class SlipperyHall(SilentHall):
 
     def act(self, action):
         return super().act(action if self.np_random.random() < 0.7 else "right")
+
+
+class DiceyHall(SilentHall):
+    """A slippery hall whose chance no seed repeats."""
+
+    name = "dicey_hall"
+
+    def act(self, action):
+        return super().act(action if random.random() < 0.7 else "right")  # noqa: S311 - a fault of this hall
 
 
 class WrittenOffHall(SlipperyHall):

@@ -185,14 +185,21 @@ def _by_chance(env: NatLangEnv, played: Sequence[Trajectory], rng: random.Random
     return drawn / max(tried, 1)
 
 
-def _drawn_anew(env: NatLangEnv, step: _Step, rng: random.Random) -> tuple[object, float]:
-    """Return what a step leads to after the same steps, with other draws from ``np_random``."""
+def _drawn_anew(env: NatLangEnv, step: _Step, rng: random.Random) -> tuple[object, float] | None:
+    """Return what a step leads to after the same steps, with other draws from ``np_random``.
+
+    ``None``: these led elsewhere, so that the environment draws from something else than ``np_random``.
+    """
     env.reset(seed=step.episode.seed, options={"task": step.episode.task})
-    *before, last = [turn.decision.action for turn in step.episode.turns[: step.number + 1]]
-    for action in before:
-        env.step(action)
+    *before, last = step.episode.turns[: step.number + 1]
+    for turn in before:
+        if env.observation != turn.observation:
+            return None
+        env.step(turn.decision.action)
+    if env.observation != last.observation:
+        return None
     env.np_random = np.random.default_rng(rng.getrandbits(32))
-    _, reward, *_ = env.step(last)
+    _, reward, *_ = env.step(last.decision.action)
     return env.observation.shown, reward
 
 
