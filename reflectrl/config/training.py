@@ -117,7 +117,8 @@ class PPO:
     """The same limit as a fraction of the policy's entropy in the iteration, where that is less. The learning rate
     follows it: it begins with a tenth, halves after an iteration that went further, and grows by half, up to its
     schedule, after one that went less than half as far (Rudin et al., 2022, do so with a fixed divergence). The first
-    updates then cannot undo a policy that hardly hesitates; null: ``target_kl`` alone, and the schedule's rate."""
+    updates then cannot undo a policy that hardly hesitates. Thoughts count in the divergence, but not in the entropy,
+    which is that of the action; null: ``target_kl`` alone, and the schedule's rate."""
 
 
 Update = Annotated[PPO | Reinforce, Field(discriminator="kind")]
@@ -405,7 +406,7 @@ class RLFTSettings:
 SURVEYED = 48
 """Number of random episodes from which settings are chosen, and of the expert's."""
 KL_OF_ENTROPY = 0.05
-"""Limit of the KL divergence of RLFT's iterations, in entropies. Without it, a policy that solved all validation tasks
+"""``kl_of_entropy`` that a budget chooses. Without it, a policy that solved all validation tasks
 of an environment that nobody tuned won 77 % of the next iteration's episodes, and one of the suite's mastermind solved
 81 % after 80 iterations; with it, both still solve all."""
 UNIT = (0.2, 5.0)

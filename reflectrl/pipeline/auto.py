@@ -47,7 +47,7 @@ sokoban, 71 % were among 12,000 samples with noise 0.2, and 89 % among 40,000 wi
 MAKING_SHARE = 0.02
 """Share of the time in which the environments that play side by side should be made, each time that they are."""
 SIDE_BY_SIDE = 8
-"""Least number of them; so many prompts are still read together."""
+"""Least number of environments that play side by side, so that their prompts are read together."""
 EVALUATION = 12
 """Length of the evaluation, in iterations of RLFT."""
 VALIDATION = 1.25
@@ -68,7 +68,7 @@ MEMORY = 0.02
 dialogue by telephone that says it is not was learned to 89 % in ten minutes with the last action alone, and to 0 % with
 past states, whose prompts take four times as long to learn."""
 UNTAUGHT_MEMORY = 0.2
-"""The same fraction where no expert tells: of chance in the environment, a part may not have been recognised."""
+"""Fraction as ``MEMORY`` where no expert tells: chance in the environment that was not recognised counts in it, too."""
 REMEMBERED = 2000
 """Maximum length of the past states in a prompt, in characters."""
 LETTERS = 52
@@ -87,7 +87,7 @@ both without an entropy bonus."""
 NOVELTY_WEIGHT = 0.1
 """Weight of the reward for new states where nobody teaches."""
 REPLAYED = 0.25
-"""Successful episodes that are replayed where nobody teaches, as a fraction of the new ones. On the suite's
+"""Number of successful episodes that are replayed in an iteration per new episode, without a teacher. On the suite's
 number_hunt, success in validation after 300 iterations was 73 % with them and 56 % without; with as many as new ones,
 it rose as fast, but an iteration took twice as long."""
 ROOM = 1.2
@@ -319,7 +319,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 
 def _warn(recipe: Recipe, tell: Callable[[str], None], needed: float, left: float) -> None:
-    """Say how far the least that is worth doing goes beyond the seconds that are left, if it is a tenth of all."""
+    """Say how many minutes the least bounds take beyond those that are left, if more than a tenth of the budget."""
     minutes = 0.0 if recipe.budget is None else recipe.budget.minutes
     if (more := (needed - left) / 60) > minutes / 10:
         tell(f"the least that is worth doing takes about {more:.1f} minutes more than are left")
