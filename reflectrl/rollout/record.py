@@ -187,16 +187,18 @@ def read_longest(path: Path, count: int) -> list[Trajectory]:
     """Read the ``count`` trajectories of a file that show the longest states, and as many that show most in all.
 
     Raises:
-        InvalidInput: as ``read_trajectories``, of these trajectories.
+        InvalidInput: as ``read_trajectories``, of the header and these trajectories.
     """
     data = read_bytes(path, "a file of JSON lines")
     sizes = [_sizes(value) for _, value in parse_jsonl(data, path)]
     chosen = {line for by in (max, sum) for line in nlargest(count, range(1, len(sizes)), key=lambda at: by(sizes[at]))}
-    return [
-        decode(Trajectory, with_images(value, path, at, HOLDERS), at)
-        for line, (at, value) in enumerate(parse_jsonl(data, path))
-        if line in chosen
-    ]
+    found = []
+    for line, (at, value) in enumerate(parse_jsonl(data, path)):
+        if line == 0:
+            _header(FORMAT, at, value)
+        elif line in chosen:
+            found.append(decode(Trajectory, with_images(value, path, at, HOLDERS), at))
+    return found
 
 
 def _sizes(trajectory: Any) -> list[float]:

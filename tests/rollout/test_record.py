@@ -162,6 +162,9 @@ def test_the_episodes_with_the_longest_state_and_with_most_states_are_read_alone
     damage(file, 2, {"turns": [{}]})
     with pytest.raises(InvalidInput, match=r"line 2, turns\[0\] .*'observation'"):
         read_longest(file, 1)
+    damage(file, 1, {"version": 3})
+    with pytest.raises(InvalidInput, match="line 1 .*version 3"):
+        read_longest(file, 1)
 
 
 def test_a_missing_empty_or_binary_file_is_named(file: Path) -> None:
