@@ -262,8 +262,8 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False, value_t
     ``forward(input_ids=(B, T), choice_ids=(A,), last=(N,))`` returns ``(logits, values)``: float32 logits (N, A) of the
     rows ``choice_ids`` of the lm_head at the positions ``last`` in the flattened inputs, and (N,) values in units of
     return (zeros without a value head). With ``written=(M,)`` and ``firsts=(N,)`` it also returns (M, V) logits at the
-    positions ``written``, and the values are those at the positions ``written[firsts]``. Without ``choice_ids`` it is
-    the original forward.
+    positions ``written``, and the values are those at the positions ``written[firsts]``. Without ``choice_ids`` it
+    returns the logits at the positions ``written`` alone, or without these either, what the original forward does.
 
     Args:
         model: any causal language model of transformers.
@@ -300,9 +300,9 @@ def add_choice_head(model: PreTrainedModel, *, value_head: bool = False, value_t
         firsts: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        if choice_ids is None or last is None:
-            return original(self, *args, **kwargs)
         whole = functools.partial(original, self)
+        if choice_ids is None or last is None:
+            return whole(*args, **kwargs) if written is None else _read(self, whole, written, None, *args, **kwargs)[0]
         if written is None:
             logits, states = _read(self, whole, last, choice_ids, *args, **kwargs)
             return logits, _values(self, logits, states)

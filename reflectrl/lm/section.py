@@ -184,7 +184,7 @@ class ModelSection(Section):
     compile: bool = False
     """Compile the model with torch.compile, which takes minutes once; on CPUs it makes small models slower."""
     prefix_reuse: bool = True
-    """Compute shared beginnings of prompts once: rollouts keep key-value states, updates run over prefix trees."""
+    """Compute shared beginnings of prompts once: rollouts keep key-value states, training runs over prefix trees."""
     trust_remote_code: bool = False
     """Run Python code that comes with a downloaded model; leave it false unless you have read that code."""
 

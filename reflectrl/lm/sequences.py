@@ -163,11 +163,15 @@ def shares_enough(rows: Sequence[Tokens], width: int) -> bool:
     as the longest sequence and half a chunk; a token of a row has half as many as the longest sequence, because causal
     attention skips the rest.
     """
+    longest = max(map(len, rows), default=0)
+    read_once, padded_tokens = tree_tokens(rows), sum(map(len, set(rows)))
+    return read_once * (6 * width + 1.5 * longest) < padded_tokens * (6 * width + 0.5 * longest)
+
+
+def tree_tokens(rows: Sequence[Tokens]) -> int:
+    """Return the number of tokens of the prefix tree of ``rows``."""
     distinct = sorted(set(rows))
-    padded_tokens = sum(map(len, distinct))
-    tree_tokens = padded_tokens - sum(_common(one, other) for one, other in pairwise(distinct))
-    longest = max(map(len, distinct), default=0)
-    return tree_tokens * (6 * width + 1.5 * longest) < padded_tokens * (6 * width + 0.5 * longest)
+    return sum(map(len, distinct)) - sum(_common(one, other) for one, other in pairwise(distinct))
 
 
 def split(rows: Sequence[Tokens], *, tokens: int, trees: bool) -> Iterator[list[int]]:

@@ -192,6 +192,7 @@ def fine_tune(
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,
+            prefix_reuse=base.prefix_reuse,
             on_step=on_step,
             on_check=on_check,
             stop=stop,

@@ -58,7 +58,7 @@ from reflectrl.training.sft_examples import (
     encode_rows,
     labels_of,
 )
-from reflectrl.training.sft_trainer import RowTrainer
+from reflectrl.training.sft_trainer import RowTrainer, plan_batches
 
 _STATE = "sft.json"
 
@@ -93,6 +93,7 @@ def train_sft(
     output_dir: Path,
     seed: int,
     action_mode: ActionMode = "enumerated",
+    prefix_reuse: bool = True,
     on_step: Callable[[int, int, float], None] | None = None,
     on_check: OnCheck | None = None,
     save_every: int = 100,
@@ -113,6 +114,7 @@ def train_sft(
         output_dir: folder of the checkpoints; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.
         action_mode: form of the policy's answers.
+        prefix_reuse: read beginnings that many rows of a batch share once, if the model allows.
         on_step: called with (step, steps, loss) every few steps.
         on_check: called with all checks on held-out rows so far, by player, at each of them and when resuming.
         save_every: number of steps between checkpoints.
@@ -142,6 +144,7 @@ def train_sft(
     if not trained:  # what was held out is all that fits
         trained, checked = checked, []
     examples, held_out = ([each for number in part for each in encoded[number]] for part in (trained, checked))
+    episodes = [(rows[number].task, rows[number].seed) for number in trained for _ in encoded[number]]
     plateau = Plateau(lm.model, lm.tokenizer, held_out, section, on_check)
     # the fingerprint prevents resuming from checkpoints of other rows, settings or shapes
     folder = output_dir / _fingerprint(lm, [*examples, *held_out], section, max_length, seed)
@@ -149,7 +152,8 @@ def train_sft(
     with seeded(seed), no_progress_bars(), _choice_head(lm), _without_telemetry(), living_objects_left_out():
         checkpoint = last_checkpoint(folder)
         begun = 0 if checkpoint is None else checkpoint_step(checkpoint)
-        trainer = RowTrainer(lm, player, examples, encoder, section, plateau.rate, folder, seed, begun)
+        batches = plan_batches(lm, examples, episodes, section, max_length, prefix_reuse=prefix_reuse)
+        trainer = RowTrainer(lm, player, examples, batches, encoder, section, plateau.rate, folder, seed, begun)
         steps = _Steps(
             trainer,
             plateau,

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen.rows import Row
 from reflectrl.lm.encode import PromptBatch, PromptEncoder, action_distribution
-from reflectrl.lm.sequences import Tokens
+from reflectrl.lm.sequences import Inputs, Tokens, padded
 from reflectrl.prompts import Prompt
 from reflectrl.prompts.format import AFTER_THOUGHT, WRITTEN_ACTIONS, ActionMode
 
@@ -37,6 +37,11 @@ class TextExample:
     """Number of tokens of the completion, from its first, that have a loss; the prompt has none."""
     player: Literal["reflector", "policy"] = "policy"
     """Player that writes the text."""
+
+    @property
+    def row(self) -> Tokens:
+        """Token ids of prompt and text."""
+        return (*self.prompt, *self.completion)
 
 
 @dataclass(frozen=True)
@@ -160,40 +165,28 @@ def _check(number: int, row: Row, player: Player, labels: Sequence[str]) -> None
         )
 
 
-IGNORED = -100
-"""Label of positions without a loss."""
-
-
 def text_losses(model: Any, examples: Sequence[TextExample], device: torch.device) -> Tensor:
     """Return the (N,) negative log-likelihoods of the completions in nats, summed over tokens (L_reflect of the paper).
 
     Only the first ``scored`` tokens of a completion count.
     """
-    return text_results(model, examples, device)[0]
+    return text_results(model, examples, padded([example.row for example in examples], device))[0]
 
 
-def text_results(
-    model: Any, examples: Sequence[TextExample], device: torch.device
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return ``text_losses`` and, for each example, whether each (scored,) token is the most probable one."""
-    width = max(len(example.prompt) + len(example.completion) for example in examples)
-    ids = torch.empty(len(examples), width, dtype=torch.long)
-    labels = torch.full_like(ids, IGNORED)
-    for number, example in enumerate(examples):
-        start, stop = len(example.prompt), len(example.prompt) + len(example.completion)
-        ids[number, :stop] = torch.tensor(example.prompt + example.completion)
-        ids[number, stop:] = ids[number, stop - 1]  # padding on the right, which causal attention does not see
-        end = start + example.scored
-        labels[number, start - 1 : end - 1] = ids[number, start:end]  # the token before predicts it
-    # only these last positions need logits, whose size is otherwise (batch, length, vocabulary)
-    keep = width - min(len(example.prompt) for example in examples) + 1
-    logits = model(input_ids=ids.to(device), use_cache=False, logits_to_keep=keep).logits[:, -keep:]
-    labels = labels[:, -keep:].to(device)
-    scored = labels != IGNORED
-    chosen, targets = logits[scored].float(), labels[scored]
-    losses = F.cross_entropy(chosen, targets, reduction="none")
-    summed = torch.zeros(scored.shape, device=device).masked_scatter(scored, losses).sum(1)
-    return summed, (chosen.argmax(1) == targets).split([example.scored for example in examples])
+def text_results(model: Any, examples: Sequence[TextExample], inputs: Inputs) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return ``text_losses`` of the rows in ``inputs``, and whether each (scored,) token is the most probable one."""
+    counts = [example.scored for example in examples]
+    places: list[int] = []
+    targets: list[int] = []
+    for example, path in zip(examples, inputs.paths(), strict=True):
+        start = len(example.prompt)
+        places += path[start - 1 : start - 1 + example.scored]  # the token before predicts a token
+        targets += example.completion[: example.scored]
+    written, expected = torch.tensor([places, targets], device=inputs.last.device)
+    logits = model(input_ids=inputs.input_ids, written=written, **inputs.extra).float()
+    losses = F.cross_entropy(logits, expected, reduction="none")
+    summed = torch.stack([each.sum() for each in losses.split(counts)])
+    return summed, (logits.argmax(1) == expected).split(counts)
 
 
 def action_losses(model: Any, batch: PromptBatch, targets: Tensor, label_smoothing: float) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,11 +23,66 @@ from reflectrl.config.schema import SFTPlayerSection, SFTPolicySection
 from reflectrl.core import InvalidInput
 from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.load import LanguageModel
-from reflectrl.lm.sequences import padded
+from reflectrl.lm.reuse import refusal
+from reflectrl.lm.sequences import Inputs, padded, read_tree, tree_tokens
 from reflectrl.training.learner import adamw, parameter_groups, values_of_ranks
 from reflectrl.training.plateau import Scored
 from reflectrl.training.sft_examples import ActionExample, Example, Player, TextExample, action_results, text_results
 from reflectrl.training.sharding import check_launch, check_sharding, gathered
+
+TRIED = 4
+"""Number of batches whose tokens are counted."""
+READ_ONCE = 0.5
+"""Fraction of the tokens that is left where it is worth reading rows as trees, or drawing whole episodes."""
+MIN_EPISODES = 2
+"""Least number of episodes in a batch: rows of one are alike."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which examples are drawn together, and how they are read."""
+
+    groups: Sequence[Sequence[int]]
+    """Numbers of examples: of all in an episode, or of a single one."""
+    tree_tokens: int
+    """Maximum number of tokens of a batch that is read as a prefix tree; 0 for padded rows."""
+
+
+def plan_batches(
+    lm: LanguageModel,
+    examples: Sequence[Example],
+    episodes: Sequence[Hashable],
+    section: SFTPlayerSection,
+    max_length: int,
+    *,
+    prefix_reuse: bool,
+) -> Batches:
+    """Plan how the examples of the ``episodes`` are drawn, and how sequences of up to ``max_length`` tokens are read.
+
+    Rows that share most of their tokens, such as instructions, are read as prefix trees. Prompts that show past states
+    extend each other, so whole episodes are drawn then: a tree of them has about a fifth of the tokens of padded rows.
+    """
+    size = min(section.micro_batch_size, section.batch_size)
+
+    def counted(groups: Sequence[Sequence[int]]) -> tuple[list[int], int]:
+        """Return the tokens of the first batches as trees, and of all their rows."""
+        order = _order(groups, TRIED * size, 0)
+        batches = [[examples[number].row for number in order[at : at + size]] for at in range(0, len(order), size)]
+        return [tree_tokens(rows) for rows in batches], sum(len(row) for rows in batches for row in {*rows})
+
+    by_episode: dict[Hashable, list[int]] = defaultdict(list)
+    for number, episode in enumerate(episodes):
+        by_episode[episode].append(number)
+    groups = single = [[number] for number in range(len(examples))]
+    trees, tokens = counted(single)
+    if section.batch_size * len(by_episode) >= MIN_EPISODES * len(examples):
+        whole = [*by_episode.values()]
+        found, all_tokens = counted(whole)
+        if sum(found) <= READ_ONCE * sum(trees):
+            groups, trees, tokens = whole, found, all_tokens
+    most = min(2 * max(trees), size * max_length)
+    worth_it = prefix_reuse and sum(trees) <= READ_ONCE * tokens
+    return Batches(groups, most) if worth_it and refusal(lm.base, max_length, most) is None else Batches(single, 0)
 
 
 class RowTrainer(SFTTrainer):
@@ -38,6 +95,7 @@ class RowTrainer(SFTTrainer):
         lm: LanguageModel,
         player: Player,
         examples: Sequence[Example],
+        batches: Batches,
         encoder: PromptEncoder,
         section: SFTPlayerSection,
         rate: Callable[[int], float],
@@ -49,6 +107,8 @@ class RowTrainer(SFTTrainer):
         self.batch: list[tuple[Example, Tensor]] = []
         """The examples of all micro-batches of the step, with their losses."""
         self._examples = examples
+        self._tree_tokens = batches.tree_tokens
+        self._base = lm.base
         self._encoder = encoder
         self._label_smoothing = section.label_smoothing if isinstance(section, SFTPolicySection) else 0.0
         lengths = [len(example.completion) for example in examples if isinstance(example, TextExample)]
@@ -62,7 +122,7 @@ class RowTrainer(SFTTrainer):
         )
         [planned, *_] = self.schedule.lr_lambdas
         self.schedule.lr_lambdas = [lambda step: planned(step) * rate(step)] * len(self.made.param_groups)
-        order = _order(len(examples), section.steps * section.batch_size, seed)[begun * section.batch_size :]
+        order = _order(batches.groups, section.steps * section.batch_size, seed)[begun * section.batch_size :]
         super().__init__(
             model=lm.model,
             args=_config(section, folder, seed, max(1, section.steps - begun)),
@@ -104,23 +164,27 @@ class RowTrainer(SFTTrainer):
 
     def _results(self, model: nn.Module, chosen: Sequence[Example]) -> tuple[list[Example], Tensor, list[Tensor]]:
         """Return the examples in another order, their (N,) losses, and whether their tokens are the most probable."""
-        device = self.args.device
         losses: list[Tensor] = []
         hits: list[Tensor] = []
         texts = [example for example in chosen if isinstance(example, TextExample)]
         actions = [example for example in chosen if isinstance(example, ActionExample)]
         if texts:
-            summed, right = text_results(model, texts, device)
+            summed, right = text_results(model, texts, self._inputs(texts))
             losses.append(summed / self._text_tokens)
             hits += right
         if actions:
-            rows = padded([example.row for example in actions], device)
-            batch = self._encoder.with_menus([example.prompt for example in actions], rows)
-            targets = torch.tensor([example.target for example in actions], device=device)
+            batch = self._encoder.with_menus([example.prompt for example in actions], self._inputs(actions))
+            targets = torch.tensor([example.target for example in actions], device=self.args.device)
             rowwise, preferred = action_results(model, batch, targets, self._label_smoothing)
             losses.append(rowwise)
             hits += preferred[:, None]
         return [*texts, *actions], torch.cat(losses), hits
+
+    def _inputs(self, examples: Sequence[Example]) -> Inputs:
+        rows = [example.row for example in examples]
+        if self._tree_tokens and tree_tokens(rows) <= self._tree_tokens:
+            return read_tree(rows, self._base)
+        return padded(rows, self.args.device)
 
     @property
     def losses(self) -> list[tuple[str, float]]:
@@ -200,10 +264,10 @@ def _config(section: SFTPlayerSection, folder: Path, seed: int, steps: int) -> S
         )
 
 
-def _order(rows: int, draws: int, seed: int) -> list[int]:
-    """Return ``draws`` row numbers, reshuffled in each pass over the rows, so that every step has a full batch."""
+def _order(groups: Sequence[Sequence[int]], draws: int, seed: int) -> list[int]:
+    """Return ``draws`` row numbers, by groups that are reshuffled in each pass, so that every step has a full batch."""
     rng = random.Random(seed)
     order: list[int] = []
     while len(order) < draws:
-        order += rng.sample(range(rows), rows)
+        order += [number for group in rng.sample(groups, len(groups)) for number in group]
     return order[:draws]

@@ -12,6 +12,7 @@ from tiny_models import LABELS, MAX_LENGTH, MENU, logits, policy_row, reflector_
 from tiny_sft import fine_tune
 from warm_processes import start_ranks
 
+from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.stop import gentle_stops
 from reflectrl.data_gen.rows import Row
@@ -19,11 +20,13 @@ from reflectrl.lm.encode import PromptEncoder, action_distribution
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, load_model, new_model, save_model
 from reflectrl.lm.section import LoraSection
+from reflectrl.lm.sequences import padded, read_tree, tree_tokens
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import Menu
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.sft_examples import TextExample, action_losses, text_losses
+from reflectrl.training.sft_examples import TextExample, action_losses, text_losses, text_results
+from reflectrl.training.sft_trainer import plan_batches
 
 REFLECTOR = [reflector_row(f"|T{' ' * i}P|", f" Mistake. Taxi at row {i}.") for i in range(4)]
 POLICY = [policy_row(f"|T{' ' * i}P|", LABELS[i]) for i in range(4)]
@@ -67,7 +70,48 @@ def test_the_reflectors_loss_is_that_of_the_completion(section):
     (short, few), (long, many) = scored(lm, SHORT), scored(lm, LONG)
     assert len(few) < len(many)
     expected = torch.stack([few.sum(), many.sum()])
+    add_choice_head(lm.base)
     assert torch.allclose(text_losses(lm.model, [short, long], CPU), expected, atol=1e-4)
+
+
+def rows_of_episodes(count: int) -> tuple[list[TextExample], list[int]]:
+    """Return examples whose prompts extend each other within an episode, and the episode of each."""
+    found, episodes = [], []
+    for episode in range(count):
+        prompt = tuple(range(10, 14)) if episode % 2 else tuple(range(20, 24))
+        for step in range(10):
+            prompt = (*prompt, 30 + episode, 50 + step)
+            found.append(TextExample(prompt, (60 + step, 1), 2))
+            episodes.append(episode)
+    return found, episodes
+
+
+def test_rows_of_an_episode_that_extend_each_other_are_drawn_together_and_read_once(section):
+    lm = new_model(section, labels=LABELS, seed=0)
+    examples, episodes = rows_of_episodes(16)
+    settings = SFTPlayerSection(batch_size=20, micro_batch_size=20)
+
+    def planned(episodes, prefix_reuse=True):
+        return plan_batches(lm, examples, episodes, settings, 64, prefix_reuse=prefix_reuse)
+
+    together = planned(episodes)
+    assert [*together.groups] == [[*range(at, at + 10)] for at in range(0, 160, 10)]
+    one_by_one = [[number] for number in range(160)]
+    for apart in (planned(episodes, prefix_reuse=False), planned([*range(160)]), planned([0] * 160)):
+        assert (apart.groups, apart.tree_tokens) == (one_by_one, 0)
+
+    add_choice_head(lm.base)
+    rows = [example.row for example in examples[:20]]
+    assert 2 * tree_tokens(rows) <= sum(map(len, rows))
+    assert tree_tokens(rows) <= together.tree_tokens
+    gradients = []
+    for inputs in (padded(rows, CPU), read_tree(rows, lm.base)):
+        losses, hits = text_results(lm.model, examples[:20], inputs)
+        losses.sum().backward()
+        gradients.append([losses, *(each.grad.clone() for each in lm.model.parameters() if each.grad is not None)])
+        assert [len(each) for each in hits] == [2] * 20
+        lm.model.zero_grad()
+    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(*gradients, strict=True))
 
 
 @pytest.mark.slow
