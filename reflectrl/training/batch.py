@@ -208,13 +208,27 @@ def gaps(samples: Sequence[StepSample], played: Sequence[float], logprobs: Seque
     return [abs(now - before) for sample, before, now in pairs if not sample.replayed]
 
 
-def minibatches(samples: Sequence[StepSample], update: PPO | Reinforce, rng: random.Random) -> list[list[StepSample]]:
+def minibatches(
+    samples: Sequence[StepSample], update: PPO | Reinforce, rng: random.Random, *, whole: bool = False
+) -> list[list[StepSample]]:
     """Return the minibatches of all passes; each pass is a new permutation cut into parts of nearly equal size.
 
-    With fewer samples than parts, the whole permutation replaces each minibatch that would be empty.
+    With fewer samples than parts, the whole permutation replaces each minibatch that would be empty. ``whole`` episodes
+    stay together, so that a prefix tree holds prompts that extend each other once.
     """
+    groups = _episodes(samples) if whole else [[sample] for sample in samples]
     batches, parts = [], update.num_minibatches
     for _ in range(update.num_iterations):
-        order = rng.sample(list(samples), len(samples))
-        batches += [order[part::parts] or order for part in range(parts)]
+        order = rng.sample(groups, len(groups))
+        batches += [[sample for group in order[part::parts] or order for sample in group] for part in range(parts)]
     return batches
+
+
+def _episodes(samples: Sequence[StepSample]) -> list[list[StepSample]]:
+    """Divide samples, in order, where a step is not a later one than the step before."""
+    found: list[list[StepSample]] = []
+    for sample in samples:
+        if not found or len(sample.view.past) <= len(found[-1][-1].view.past):
+            found.append([])
+        found[-1].append(sample)
+    return found

@@ -307,7 +307,7 @@ class ReflectRLTrainer(Drawn):
 
         skipped = rated_alike(learned, args.rewards, self.seats, self._gather)
         self.pace.begin(fresh)
-        for minibatch in minibatches(samples, args.update, rng):
+        for minibatch in minibatches(samples, args.update, rng, whole=self.layout.recent.show == "transitions"):
             if skipped or self.pace.went_far(self._measures.last_kl):
                 self.learner.skip()
             else:

@@ -256,6 +256,16 @@ def test_each_pass_uses_every_sample_once():
     assert [len(batch) for batch in few] == [1, 1, 2] * 2  # none is empty
 
 
+def test_whole_episodes_stay_together_where_that_is_asked_for():
+    found = samples(SHORT, LONG, LONG, LONG)
+    episodes = [[*map(id, part)] for part in (found[:1], found[1:3], found[3:5], found[5:])]
+    for batch in minibatches(found, PPO(num_iterations=4, num_minibatches=2), random.Random(0), whole=True):
+        places = [*map(id, batch)]
+        inside = [episode for episode in episodes if episode[0] in places]
+        assert len(inside) == 2
+        assert sorted(places) == sorted(at for episode in inside for at in episode)
+
+
 def test_an_illegal_text_trains_the_value_head_only():
     legal, illegal = LONG.turns
     choice = replace(illegal.decision.choice, written=Written("Go.", (), (), 0, legal=False))
