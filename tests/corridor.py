@@ -93,6 +93,20 @@ class HiddenHall(SilentHall):
         return replace(super().observe(), text="A room.")
 
 
+class Ledge(Hall):
+    """Twelve rooms in which a step to the left ends the episode."""
+
+    name = "ledge"
+
+    def __init__(self, horizon: int = 12) -> None:
+        super().__init__(horizon)
+
+    def act(self, action):
+        self.room += 1
+        fell, out = action == "left", self.room == 12
+        return Outcome(float(out and not fell), ended=fell or out, success=out and not fell)
+
+
 class SlowHall(Hall):
     """A hall that takes long to make."""
 

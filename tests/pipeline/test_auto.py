@@ -188,6 +188,14 @@ def test_a_text_that_names_no_action_of_the_menu_is_penalised(tmp_path, monkeypa
     assert kept.rlft.rewards == {"env": 1.0, "illegal": -0.1}
 
 
+def test_a_teacher_makes_few_mistakes_where_one_may_end_the_episode(tmp_path):
+    noise = {}
+    for env in ("corridor:Ledge", "corridor:Hall"):
+        play_stages(recipe(env), tmp_path / env, STAGES[0])
+        noise[env] = load_saved_recipe(tmp_path / env / RECIPE).data.noise
+    assert noise["corridor:Ledge"] < 0.25 < noise["corridor:Hall"] == 0.5
+
+
 def test_few_environments_play_side_by_side_where_making_them_takes_long(tmp_path):
     play_stages(recipe("corridor:SlowHall", "budget.minutes=1.0", "rlft.episodes=64"), tmp_path / "slow", STAGES[0])
     kept = load_saved_recipe(tmp_path / "slow" / RECIPE)
