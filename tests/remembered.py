@@ -52,7 +52,6 @@ class OneHot:
     """Embedder that gives each word its own direction."""
 
     width = 32
-    fingerprint = "one-hot"
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -72,7 +71,7 @@ class Rotated:
     """Embedder by hashing in a rotated basis, in which nearly no number is 0, as in the vectors of a model."""
 
     def __init__(self, width: int = 256) -> None:
-        self.width, self._hashing, self.fingerprint = width, HashingEmbedder(width), f"rotated-{width}"
+        self._hashing = HashingEmbedder(width)
         self._basis = np.linalg.qr(np.random.default_rng(0).normal(size=(width, width)))[0].astype(np.float32)
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:

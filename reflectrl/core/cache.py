@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -28,18 +28,10 @@ class BatchCache(Generic[K, V]):
         results = [self._known[each] for each in inputs]
         for each in inputs:
             self._known.move_to_end(each)
-        self._drop_oldest()
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
         return results
-
-    def add(self, results: Mapping[K, V]) -> None:
-        """Add results that are already known."""
-        self._known.update(results)
-        self._drop_oldest()
 
     def clear(self) -> None:
         """Remove all results."""
         self._known.clear()
-
-    def _drop_oldest(self) -> None:
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)

