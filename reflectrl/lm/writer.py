@@ -199,7 +199,19 @@ RATING_CUE = "Rating:\n"
 _BATCH = 32
 
 
-class LocalModel:
+class LocalText:
+    """Answers chats with the words of ``writer``, which reads them as plain text that ends with ``cue``."""
+
+    def __init__(self, writer: CachedPlayer, cue: str) -> None:
+        self._texts = writer
+        self._cue = cue
+
+    def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
+        """Return one answer per chat, on one line."""
+        return [said.text for said in self._texts.answer([plain_prompt(chat, self._cue) for chat in chats], draws)]
+
+
+class LocalModel(LocalText):
     """A frozen causal language model: it writes summaries greedily, and its rating is the most probable level.
 
     Like the local players, it reads a question as the user's turn if it has a chat template. A rating is never missing,
@@ -212,10 +224,9 @@ class LocalModel:
         Raises:
             InvalidInput: a level of ``scale`` is not one token of its tokenizer.
         """
-        self._cue = cue
         levels = label_ids(lm.tokenizer, scale.levels)
         add_choice_head(lm.base)
-        self._writer = LMReflector(
+        writer = LMReflector(
             lm.model,
             lm.tokenizer,
             max_length=max_length,
@@ -223,12 +234,9 @@ class LocalModel:
             cache_size=0,
             batch_size=_BATCH,
         )
+        super().__init__(writer, cue)
         encoder = PromptEncoder(lm.tokenizer, levels, max_length, cache_size=0)
         self._chooser = LMPolicy(lm.model, encoder, greedy=True, batch_size=_BATCH)
-
-    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary per chat."""
-        return [said.text for said in self._writer.write([plain_prompt(chat, self._cue) for chat in chats], draws)]
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level per chat."""

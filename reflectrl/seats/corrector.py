@@ -220,7 +220,7 @@ class LocalCorrector:
         asked = [LabelChat(_asking(text, _QUESTION), JUDGED.levels, JUDGED.labels) for text in shown]
         wrong = [level == 0 for level in self._model.ratings(asked, [0.0] * len(asked))]
         chats = [_asking(text, _REQUEST) for text, is_wrong in zip(shown, wrong, strict=True) if is_wrong]
-        words = iter(self._model.summaries(chats, [0.0] * len(chats)) if chats else [])
+        words = iter(self._model.write(chats, [0.0] * len(chats)) if chats else [])
         return [Utterance(next(words) if is_wrong else "") for is_wrong in wrong]
 
 

@@ -14,8 +14,8 @@ from reflectrl.core.settings import Count, CountOrZero
 from reflectrl.endpoint.endpoint import Endpoint
 from reflectrl.lm.section import ModelSection, need_trained
 from reflectrl.prompts import Prompt
-from reflectrl.prompts.chats import plain_prompt, read_reflection
-from reflectrl.prompts.players import CachedPlayer, Player
+from reflectrl.prompts.chats import read_reflection
+from reflectrl.prompts.players import Player
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import SERVER, Bench, FrozenModel, SeatKind, SeatSection
 from reflectrl.seats.experience import goal
@@ -83,7 +83,7 @@ class TextModel(Protocol):
     """Protocol of a language model that answers chats with text."""
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one answer a chat, in one line; empty where the model gave none."""
+        """Return one answer per chat, on one line; empty where the model gave none."""
         ...
 
 
@@ -123,21 +123,6 @@ class Planner:
     def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:
         """Return the model's answer to each thought, such as ``search: mug`` or ``action: put``."""
         return self._model.write([key_chat(thought) for thought in thoughts], draws)
-
-
-class LocalText:
-    """A frozen causal language model that answers greedily. It reads plain text, as the local players do.
-
-    Args:
-        writer: the model, in this process (``local_writer``) or behind a server.
-    """
-
-    def __init__(self, writer: CachedPlayer) -> None:
-        self._writer = writer
-
-    def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one answer a chat."""
-        return [said.text for said in self._writer.answer([plain_prompt(chat, ANSWER_CUE) for chat in chats], draws)]
 
 
 class RemoteText:
@@ -188,12 +173,13 @@ def _chat(role: str, asked: str) -> Messages:
     return [{"role": "system", "content": role}, {"role": "user", "content": asked}]
 
 
-def local_writer(model: FrozenModel, max_new_tokens: int) -> CachedPlayer:
-    """Return a writer of at most ``max_new_tokens`` tokens with a model of this process."""
-    from reflectrl.lm.writer import LMReflector
+def local_text(model: FrozenModel, max_new_tokens: int) -> TextModel:
+    """Return a model of this process that answers greedily, with at most ``max_new_tokens`` tokens."""
+    from reflectrl.lm.writer import LMReflector, LocalText
 
     lm, length = model.lm, model.max_length
-    return LMReflector(lm.model, lm.tokenizer, max_length=length, max_new_tokens=max_new_tokens, batch_size=_BATCH)
+    writer = LMReflector(lm.model, lm.tokenizer, max_length=length, max_new_tokens=max_new_tokens, batch_size=_BATCH)
+    return LocalText(writer, ANSWER_CUE)
 
 
 def make(section: PlannerPlayerSection, bench: Bench) -> Player:
@@ -202,11 +188,13 @@ def make(section: PlannerPlayerSection, bench: Bench) -> Player:
         return ExpertReflector()
     model: TextModel
     if section.player == "local":
-        model = LocalText(local_writer(bench.frozen_model(section.model, "planner"), section.max_new_tokens))
+        model = local_text(bench.frozen_model(section.model, "planner"), section.max_new_tokens)
     elif section.player == SERVER:
+        from reflectrl.lm.writer import LocalText
         from reflectrl.seats.served import ServedReflector, served
 
-        model = LocalText(ServedReflector(*served(section, bench, "planner", max_new_tokens=section.max_new_tokens)))
+        there = served(section, bench, "planner", max_new_tokens=section.max_new_tokens)
+        model = LocalText(ServedReflector(*there), ANSWER_CUE)
     else:
         model = RemoteText(bench.chat(section.endpoint, "planner", skip_failures=True))
     return Planner(model, examples=section.examples)

@@ -16,7 +16,7 @@ from pydantic import model_validator
 from reflectrl.core import InvalidInput, NatLangEnv, Observation, Task, Trajectory, Utterance
 from reflectrl.core.files import write_text
 from reflectrl.core.jsonl import read_json
-from reflectrl.core.messages import LabelChat, Messages
+from reflectrl.core.messages import LabelChat
 from reflectrl.core.metric import metric
 from reflectrl.core.settings import Count, Fraction
 from reflectrl.endpoint.endpoint import Endpoint
@@ -27,7 +27,7 @@ from reflectrl.prompts.players import Player
 from reflectrl.prompts.rating import Questions, Scale
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import SERVER, Bench, FrozenModel, SeatKind, SeatSection, need_remote
-from reflectrl.seats.planner import RemoteText
+from reflectrl.seats.planner import RemoteText, TextModel
 
 if TYPE_CHECKING:  # openai takes a second to import
     from reflectrl.endpoint.client import ChatClient
@@ -141,12 +141,8 @@ class RaterPlayerSection(SeatSection):
             )
 
 
-class RaterModel(Protocol):
-    """Protocol of a language model that summarises and rates."""
-
-    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary per chat, on one line; empty where the model gave none."""
-        ...
+class RaterModel(TextModel, Protocol):
+    """Protocol of a language model that summarises, as ``write`` does, and rates."""
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level per chat; ``None`` where the model gave none in any attempt."""
@@ -179,7 +175,7 @@ class Rater:
         for place in range(max(map(len, segments), default=0)):
             asked = [number for number, each in enumerate(segments) if place < len(each)]
             chats = [self._questions.summary(views[n], segments[n][place], summaries[n]) for n in asked]
-            for number, words in zip(asked, self._model.summaries(chats, [draws[n] for n in asked]), strict=True):
+            for number, words in zip(asked, self._model.write(chats, [draws[n] for n in asked]), strict=True):
                 summaries[number].append(words or NO_SUMMARY)
         rateable = [number for number, said in enumerate(summaries) if set(said) != {NO_SUMMARY}]
         asked_votes = [self._questions.rating(views[n], summaries[n]) for n in rateable for _ in range(self._votes)]
@@ -198,7 +194,7 @@ def median_level(votes: Sequence[int | None]) -> int | None:
     return usable[(len(usable) - 1) // 2] if 2 * len(usable) > len(votes) else None
 
 
-class RemoteModel:
+class RemoteModel(RemoteText):
     """A chat model; servers other than OpenAI's are constrained to the levels of the scale where they support it.
 
     A call that the server answers in none of its attempts is rejected like one that it answers without a rating;
@@ -207,19 +203,11 @@ class RemoteModel:
 
     def __init__(self, chat: ChatClient, scale: Scale) -> None:
         """Send chats to ``chat``, for levels of ``scale``."""
-        self.client = chat
+        super().__init__(chat)
         self._scale = scale
 
-    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary per chat; empty for one that got no usable reply.
-
-        Raises:
-            WorkFailed: the endpoint cannot be used, or too many calls were left without a usable reply.
-        """
-        return RemoteText(self.client).write(chats, draws)
-
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
-        """Return one level per chat; ``None`` for one that got no rating in all attempts; raises as ``summaries``."""
+        """Return one level per chat; ``None`` for one that got no rating in all attempts; raises as ``write``."""
         reads = [self._scale.read] * len(chats)
         replies = self.client.ask_many(chats, reads, list(map(repr, draws)), instead=_UNRATED)
         return [None if reply.value == _UNRATED else reply.value for reply in replies]

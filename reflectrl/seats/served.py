@@ -23,7 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from reflectrl.core import InvalidInput, WorkFailed
-from reflectrl.core.messages import LabelChat, Messages, TokenPrompt
+from reflectrl.core.messages import LabelChat, TokenPrompt
 from reflectrl.endpoint.api import exchange_adapter, version
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.endpoint.journal import Server
@@ -33,7 +33,7 @@ from reflectrl.lm.load import LanguageModel, save_model
 from reflectrl.lm.plain_text import PlainText
 from reflectrl.lm.sequences import Tokens
 from reflectrl.lm.tokenizer import label_ids
-from reflectrl.lm.writer import RATING_CUE, SUMMARY_CUE, SUMMARY_TOKENS, LMReflector
+from reflectrl.lm.writer import RATING_CUE, SUMMARY_CUE, SUMMARY_TOKENS, LMReflector, LocalText
 from reflectrl.prompts import Menu
 from reflectrl.prompts.chats import plain_prompt
 from reflectrl.prompts.rating import Scale
@@ -146,15 +146,14 @@ class ServedReflector(LMReflector):
         return [ids[: ids.index(self._end)] if self._end in ids else ids for ids in found]
 
 
-class ServedJudge:
+class ServedJudge(LocalText):
     """Summarises and rates as ``LocalModel`` does, with a model behind a server."""
 
     def __init__(self, model: FrozenModel, client: ChatClient, scale: Scale, *, cue: str = SUMMARY_CUE) -> None:
         """Ask with ``client`` what ``model`` would answer; raises as ``LocalModel`` does."""
+        super().__init__(ServedReflector(model, client, cache_size=0), cue)
         tokenizer = model.lm.tokenizer
-        self._cue = cue
         self._levels = label_ids(tokenizer, scale.levels)
-        self._writer = ServedReflector(model, client, cache_size=0)
         self._encoder = PromptEncoder(tokenizer, self._levels, model.max_length, cache_size=0)
         self._client = client
         self._end: int = tokenizer.eos_token_id
@@ -175,10 +174,6 @@ class ServedJudge:
                     f"the server at {address} does not answer with one of the tokens that it is given, or does not "
                     "tell which; a rater or corrector needs vLLM (allowed_token_ids, return_token_ids)."
                 )
-
-    def summaries(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:
-        """Return one summary per chat."""
-        return [said.text for said in self._writer.write([plain_prompt(chat, self._cue) for chat in chats], draws)]
 
     def ratings(self, chats: Sequence[LabelChat], draws: Sequence[float]) -> list[int | None]:
         """Return one level per chat, the most probable one."""

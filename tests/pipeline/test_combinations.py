@@ -26,7 +26,7 @@ from reflectrl.seats.base import FrozenModel
 from reflectrl.seats.corrector import CUE, JUDGED, LocalCorrector
 from reflectrl.seats.memory import Memory
 from reflectrl.seats.neural import HiddenStates
-from reflectrl.seats.planner import LocalText, Planner, local_writer
+from reflectrl.seats.planner import Planner, local_text
 from reflectrl.seats.rater import Rater
 from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.table import Seat
@@ -79,7 +79,7 @@ def test_training_leaves_frozen_players_alone(tmp_path: Path) -> None:
     memory = Memory(Retriever([past("", ("add one", "Number 2."))], HiddenStates(compared.base, tokenizer(), length)))
     rating = Rater(LocalModel(rater, Scale(), max_length=length), Questions())
     seats = [
-        Seat("planner", Planner(LocalText(local_writer(FrozenModel(planner, length), 4)))),
+        Seat("planner", Planner(local_text(FrozenModel(planner, length), 4))),
         Seat("memory", memory),
         Seat("reflector", LMReflector(reflector.model, tokenizer(), max_length=length, max_new_tokens=4)),
         Seat("corrector", LocalCorrector(LocalModel(corrector, JUDGED, max_length=length, cue=CUE))),

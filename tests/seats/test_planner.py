@@ -16,7 +16,7 @@ from reflectrl.endpoint.client import ChatClient
 from reflectrl.lm.load import LanguageModel
 from reflectrl.seats.base import FrozenModel
 from reflectrl.seats.memory import Memory, parsed_key
-from reflectrl.seats.planner import LocalText, Planner, RemoteText, key_chat, local_writer, plan_chat, read_plan
+from reflectrl.seats.planner import Planner, RemoteText, key_chat, local_text, plan_chat, read_plan
 from reflectrl.seats.retriever import Retriever, Windows
 
 STEPS = [(f"act{number}", f"see{number}") for number in range(6)]
@@ -90,7 +90,7 @@ def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoi
     endpoint.reply = lambda chat: "search:\nmug" if "mug." in chat[1]["content"] else "Go."
     assert RemoteText(ChatClient(endpoint.at())).write(chats, [0.0, 0.0]) == ["Go.", "search: mug"]
     model = gpt2(spread=0.3, n_positions=512)
-    local = LocalText(local_writer(FrozenModel(LanguageModel(model, tokenizer()), 512), 8))
+    local = local_text(FrozenModel(LanguageModel(model, tokenizer()), 512), 8)
     said = local.write(chats, [0.0, 0.0])
     passes: list[object] = []
     model.register_forward_hook(lambda *_: passes.append(None))

@@ -114,12 +114,12 @@ def test_a_judge_summarises_and_rates_as_the_local_one(lm: LanguageModel, server
         for word in words
     ]
     asked, none = [LabelChat(chat, scale.levels, scale.labels) for chat in chats], [0.0] * len(chats)
-    summaries, ratings = there.summaries(chats, none), there.ratings(asked, none)
+    summaries, ratings = there.write(chats, none), there.ratings(asked, none)
     levels = [tokenizer().convert_tokens_to_ids(level) for level in scale.levels]
     assert [each["allowed_token_ids"] for each in server.asked[len(chats) :]] == [levels] * len(chats)
     own = LanguageModel(copy.deepcopy(lm.model), lm.tokenizer)  # it gets a choice head
     here = LocalModel(own, scale, max_length=LONG)
-    assert summaries == here.summaries(chats, none)
+    assert summaries == here.write(chats, none)
     assert ratings == here.ratings(asked, none)
     assert len(set(ratings)) > 1
 
