@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from reflectrl.core import Trajectory, Utterance
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.metric import metric
-from reflectrl.core.settings import Count, settings, settings_fields
+from reflectrl.core.settings import Count, settings_fields
 from reflectrl.lm.section import ModelSection
 from reflectrl.prompts.format import THOUGHTS
 from reflectrl.prompts.players import Player
@@ -69,11 +69,6 @@ WHOLE = 1000
 """Number of steps that no episode exceeds."""
 
 
-@settings()
-class MemoryWeights(Weights):
-    """Weights of the similarities in the retrieval score, see ``reflectrl.seats.retriever.Weights``."""
-
-
 class MemoryPlayerSection(SeatSection):
     """The frozen player that shows, before each action, parts of similar successful episodes from the past."""
 
@@ -88,7 +83,7 @@ class MemoryPlayerSection(SeatSection):
     key_match: Literal["embed", "lexical", "hybrid"] = "embed"
     """Similarity of the key: ``embed``, by ``embedder``; ``lexical``, which is 1 for an action that begins with the
     key's first word, and for an observation the fraction of the key's words in it; ``hybrid``, the larger of both."""
-    weights: MemoryWeights = MemoryWeights()
+    weights: Weights = Weights()
     """Weights of the similarities."""
     min_score: Annotated[float, Field(ge=-1, le=1)] = -1.0
     """Minimum score, the weighted mean of similarities, of the episodes that are shown; -1 for all."""
@@ -113,7 +108,7 @@ class MemoryPlayerSection(SeatSection):
     @property
     def examples(self) -> MemoryPlayerSection:
         """The same memory, for two episodes of a task's type in every state, whole if ``max_chars`` allows it."""
-        weights = MemoryWeights(task=0, task_type=1, plan=0, key=0)
+        weights = Weights(task=0, task_type=1, plan=0, key=0)
         shown = {"key": "none", "weights": weights, "action_episodes": EXAMPLES, "action_steps": WHOLE, "min_score": -1}
         return self.model_copy(update=shown)
 
@@ -134,7 +129,7 @@ class MemoryPlayerSection(SeatSection):
         """Yield settings of keys and weights that others make useless."""
         if self.key in ("none", "picture") and self.key_match != "embed":
             yield f"{at}.key_match: it compares words, but {at}.key is {self.key}; remove it."
-        if not any(getattr(self.weights, name) for name in settings_fields(MemoryWeights)):
+        if not any(getattr(self.weights, name) for name in settings_fields(Weights)):
             yield f"{at}.weights: all are 0, so no past episode is more like the present one; raise one."
         elif not self.weights.key and self.key != "none":
             yield f"{at}.key: it is compared with {at}.weights.key=0; set key to none, or raise the weight."

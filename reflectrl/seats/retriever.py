@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge
 
 from reflectrl.core import Image, InvalidInput
 from reflectrl.core.errors import need_one_of
+from reflectrl.core.settings import NonNegative, settings
 from reflectrl.seats.embedders import Embedder, Vectors, words
 from reflectrl.seats.experience import Experience, PastStep, PicturedStep
 
@@ -22,7 +22,6 @@ Numbers = npt.NDArray[np.float32]
 Indexes = npt.NDArray[np.int64]
 DECIMALS = 6
 """Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
-NonNegative = Annotated[float, Ge(0)]
 EPISODES_KEPT = 256
 """Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
 
@@ -170,7 +169,7 @@ class Query:
     """Task whose own past episode is left out; empty for none."""
 
 
-@dataclass(frozen=True)
+@settings()
 class Weights:
     """Weights ``w`` of the score (RAP, equation 5); a component of weight 0 is not compared."""
 
@@ -255,7 +254,7 @@ class Retriever:
         experiences: Sequence[Experience],
         embedder: Embedder,
         *,
-        weights: Weights = Weights(),
+        weights: Weights = Weights(),  # noqa: B008 - frozen
         key_match: KeyMatch = "embed",
         action: Windows = Windows(k=4, m=10),
         observation: Windows = Windows(k=8, m=5),
