@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -187,13 +187,6 @@ class ModelSection(Section):
     """Compute shared beginnings of prompts once: rollouts keep key-value states, training runs over prefix trees."""
     trust_remote_code: bool = False
     """Run Python code that comes with a downloaded model; leave it false unless you have read that code."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _autocast_is_compute(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "autocast" in values:
-            raise ValueError("autocast was given, which is no longer a key; set compute to auto, float32 or bfloat16")
-        return values
 
     @model_validator(mode="after")
     def _images_are_read_whole(self) -> ModelSection:
