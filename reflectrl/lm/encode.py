@@ -6,7 +6,6 @@ action was sampled with and the one that it is trained with cannot drift apart.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from reflectrl.core import InvalidInput
+from reflectrl.core.cache import BatchCache
 from reflectrl.lm.pictures import Pictures
 from reflectrl.lm.plain_text import PlainText
 from reflectrl.lm.sequences import Inputs, Tokens, padded
@@ -57,8 +57,7 @@ class PromptEncoder:
         self._plain = PlainText(tokenizer, pictures)
         self._label_ids = list(label_ids)
         self.max_length = max_length
-        self._cache_size = cache_size
-        self._cache: OrderedDict[tuple[Prompt, int], _Read] = OrderedDict()
+        self._cache: BatchCache[tuple[Prompt, int], _Read] = BatchCache(cache_size)
         self.given = 0
         """Number of prompts so far."""
         self.cut = 0
@@ -74,14 +73,7 @@ class PromptEncoder:
 
     def all_tokens(self, prompts: Sequence[Prompt], reserve: int = 0) -> list[Tokens]:
         """Return the token ids of each prompt, new ones in one call of the tokenizer; see ``tokens``."""
-        known = {prompt: self._cache.pop((prompt, reserve), None) for prompt in prompts}
-        missing = [prompt for prompt, read in known.items() if read is None]
-        whole = self._plain.prompts(missing)
-        known |= {prompt: self._fitted(prompt, ids, reserve) for prompt, ids in zip(missing, whole, strict=True)}
-        self._cache.update(((prompt, reserve), read) for prompt, read in known.items() if read is not None)
-        while len(self._cache) > self._cache_size:
-            self._cache.popitem(last=False)
-        found = [read for prompt in prompts if (read := known[prompt]) is not None]
+        found = self._cache.get([(prompt, reserve) for prompt in prompts], self._fitted)
         self.given += len(found)
         self.cut += sum(read.cut for read in found)
         return [read.ids for read in found]
@@ -130,12 +122,14 @@ class PromptEncoder:
             )
         return prompt.menu
 
-    def _fitted(self, prompt: Prompt, ids: Sequence[int], reserve: int) -> _Read:
-        """Return ``ids`` if the whole prompt fits, else the ids of a shortened prompt."""
-        limit = self.max_length - reserve
-        if cut := len(ids) > limit:
-            ids = self._plain.prompt(self._plain.fitted(prompt, limit))
-        return _Read(tuple(ids), cut)
+    def _fitted(self, asked: Sequence[tuple[Prompt, int]]) -> list[_Read]:
+        """Return the ids of each prompt, shortened to leave as many tokens free as stand beside it."""
+        read = []
+        for (prompt, reserve), ids in zip(asked, self._plain.prompts([prompt for prompt, _ in asked]), strict=True):
+            limit = self.max_length - reserve
+            cut = len(ids) > limit
+            read.append(_Read(tuple(self._plain.prompt(self._plain.fitted(prompt, limit)) if cut else ids), cut))
+        return read
 
 
 def action_distribution(model: Any, batch: PromptBatch) -> tuple[Categorical, Tensor]:
