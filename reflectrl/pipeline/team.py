@@ -419,8 +419,6 @@ class Team:
         if from_start:
             path.unlink(missing_ok=True)
         store = EpisodeStore(path, self._header, keep=self._remembers.keep)
-        if store.dropped:
-            _log.warning("the last line of %s was damaged and is dropped; training plays its episode again.", path)
         if not len(store):
             for trajectory in self.teacher_episodes():
                 store.add(trajectory)

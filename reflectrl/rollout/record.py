@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
@@ -235,14 +233,13 @@ class EpisodeStore:
         """
         need_one_of("keep", keep, get_args(Keep))
         self.path = path
-        self.dropped = _drop_damaged_end(path)
-        """Number of last lines removed because a killed process or machine left them half written: 0 or 1."""
         self._header = header
         self._keep = keep
         self._read()
 
     def _read(self) -> None:
         self._kept = Best()
+        drop_unfinished_line(self.path)
         if self.path.exists() and self.path.stat().st_size:
             found, records = read_records(self.path, EXPERIENCES, Experience)
             if found.env != self._header.env:
@@ -285,23 +282,3 @@ class EpisodeStore:
     def snapshot(self) -> tuple[Experience, ...]:
         """Return the episodes as they are now, oldest first; what is added later does not change it."""
         return tuple(self._kept.of_task.values())
-
-
-def _drop_damaged_end(path: Path) -> int:
-    """Remove a last line without its newline, or one that is not JSON after one that is; return their number."""
-    if not path.exists():
-        return 0
-    before = path.stat().st_size
-    drop_unfinished_line(path)
-    *earlier, last = read_bytes(path, "a file of past episodes").splitlines(keepends=True) or [b""]
-    if earlier and not _is_json(last) and _is_json(earlier[-1]):
-        os.truncate(path, sum(map(len, earlier)))
-    return int(path.stat().st_size < before)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

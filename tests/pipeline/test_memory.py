@@ -128,17 +128,13 @@ def test_a_memory_that_grew_is_made_again_where_it_is_gone(trained_run: TrainedR
     assert (run / "memory.jsonl").read_bytes() == before
 
 
-def test_a_growing_memory_survives_a_kill_and_a_damaged_line(
-    trained_run: TrainedRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_growing_memory_survives_a_kill_and_an_unfinished_line(trained_run: TrainedRuns, tmp_path: Path) -> None:
     whole = trained_run(*GROWING, name="rap/nano_grows")
     run = shutil.copytree(trained_run(*GROWING, name="rap/nano_grows", stages=STAGES[:2]), tmp_path / "small")
     recipe = kill_rlft(small_recipe(*GROWING, name="rap/nano_grows"), run)
     with (run / "memory.jsonl").open("ab") as memory:
         memory.write(b'{"task_id": "cut off by the k')
     play_stages(recipe, run, "rlft")
-    [said] = [each.getMessage() for each in caplog.records if each.name == "reflectrl.pipeline.team"]
-    assert said.startswith(f"the last line of {run / 'memory.jsonl'} was damaged and is dropped")
     for name in ("memory.jsonl", "metrics.jsonl", "trajectories/rlft-00003.jsonl"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
