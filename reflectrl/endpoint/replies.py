@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 from reflectrl.core import WorkFailed
@@ -79,37 +79,24 @@ MAX_WAIT_S = 120.0
 """Longest pause that a server may ask for; a longer one ends the stage."""
 
 
+@dataclass(eq=False)
 class UnusableReply(Exception):
-    """An attempt that failed, but may be repeated.
+    """An attempt that failed, but may be repeated."""
 
-    Args:
-        sentence: reason, for messages.
-        wait_s: seconds that the server asks to wait.
-        answered: True if the endpoint works, and only this call cannot be answered.
-        final: True if every repetition would fail in the same way.
-        free: True if the next request asks in another way, so that it does not count as a repetition.
-        status: HTTP status of the answer; 0 for a failure without one.
-        complaints: parts of the request that the server complains of, as ``Dialect`` names them.
-    """
-
-    def __init__(
-        self,
-        sentence: str,
-        wait_s: float | None = None,
-        *,
-        answered: bool = False,
-        final: bool = False,
-        free: bool = False,
-        status: int = 0,
-        complaints: frozenset[str] = frozenset(),
-    ) -> None:
-        super().__init__(sentence)
-        self.wait_s = wait_s
-        self.answered = answered
-        self.final = final
-        self.free = free
-        self.status = status
-        self.complaints = complaints
+    sentence: str
+    _: KW_ONLY
+    wait_s: float | None = None
+    """Seconds that the server asks to wait."""
+    answered: bool = False
+    """True if the endpoint works, and only this call cannot be answered."""
+    final: bool = False
+    """True if every repetition would fail in the same way."""
+    free: bool = False
+    """True if the next request asks in another way, so that it does not count as a repetition."""
+    status: int = 0
+    """HTTP status of the answer; 0 for a failure without one."""
+    complaints: frozenset[str] = frozenset()
+    """Parts of the request that the server complains of, as ``Dialect`` names them."""
 
 
 class Refused(WorkFailed):
@@ -275,7 +262,7 @@ def classify_error(
         wait_s = retry_after(headers)
         if wait_s is None or wait_s <= MAX_WAIT_S:
             sentence = f"it answered with status {status}: {message}."
-            return UnusableReply(sentence, wait_s, status=status, complaints=complaints)
+            return UnusableReply(sentence, wait_s=wait_s, status=status, complaints=complaints)
         advice = f"it asks for a pause of {wait_s:.0f} seconds; run again after that"
     elif status in (401, 403):
         variable = endpoint.key_variable
