@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -73,7 +72,6 @@ Replies: TypeAlias = Literal["keep", "reuse", "forget"]
 """Whether the replies to calls are kept in the run folder, as by its stages, or only reused from there, or neither; a
 server forgets them, and is not stopped by any number of rejected calls."""
 
-_log = logging.getLogger(__name__)
 _BASES = dict[Path, object]()
 """What each folder's built-in base was made of in this process: making it means reading all rows."""
 
