@@ -77,7 +77,6 @@ def was_sent(cause: object) -> bool:
 
 
 def _set(*names: str) -> list[str]:
-    """Return those of ``names`` that are set, in upper or lower case."""
     return [name for name in (*names, *map(str.lower, names)) if os.environ.get(name)]
 
 

@@ -73,7 +73,6 @@ class ChatClient:
         skip_failures: bool = False,
         dry: bool = False,
     ) -> None:
-        """Read the key; nothing is sent yet."""
         self._skip_failures = skip_failures
         self.endpoint = endpoint
         self.journal = journal or Journal()

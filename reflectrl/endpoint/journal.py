@@ -200,6 +200,5 @@ def read_replies(folder: Path) -> list[PaidReply]:
 
 
 def _lines(path: Path, kind: type[T]) -> list[T]:
-    """Return the records of a file; none without one."""
     lines = read_jsonl(path, skip_unfinished=True) if path.exists() else ()
     return [decode(kind, value, where) for where, value in lines]

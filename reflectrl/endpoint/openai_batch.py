@@ -55,7 +55,6 @@ class RecordingClient(ChatClient):
     """
 
     def __init__(self, client: ChatClient) -> None:
-        """Read the journal of ``client``."""
         super().__init__(client.endpoint, client.journal)
         self.calls: dict[str, Messages] = {}
         """Chats that lack a reply, by their digests."""
@@ -114,7 +113,6 @@ class Batches:
         return f"batch: {len(calls):,} calls were submitted as {names}; fetch them with --batch collect."
 
     async def _create(self, file: str) -> str:
-        """Create the batch of an uploaded file, and return its name."""
 
         async def create(api: Any) -> str:
             if name := await _created(api, file):  # by an attempt whose reply was lost

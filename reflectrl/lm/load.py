@@ -406,7 +406,6 @@ def _check_layers(folder: Path) -> None:
 
 @contextmanager
 def _loading(name: str, what: str) -> Iterator[None]:
-    """Turn any failure of loading into an error with one sentence."""
     try:
         with no_progress_bars():
             yield

@@ -139,7 +139,6 @@ def _parted(prompt: Prompt) -> tuple[str, Lines]:
 
 
 def _trimmed(head: str, lines: Lines) -> tuple[str, Lines]:
-    """Return the parts of a prompt without spaces at its end."""
     if not lines:
         return head.rstrip(), ()
     *others, (label, text) = lines

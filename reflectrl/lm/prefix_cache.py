@@ -296,7 +296,6 @@ class PrefixCache:
         return Table(self._held, self._lengths)
 
     def _hold(self, first: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        """Record that slots ``first`` and following now hold the given sequences."""
         self._held[first : first + len(tokens), : tokens.shape[1]] = tokens
         self._lengths[first : first + len(tokens)] = lengths
 
@@ -320,7 +319,6 @@ class PrefixCache:
         return target
 
     def _move(self, targets: NDArray[np.int64], sources: NDArray[np.int64]) -> None:
-        """Copy slots ``sources`` to slots ``targets``, all at once."""
         if not len(targets):
             return
         to, source = torch.from_numpy(np.stack([targets, sources])).to(self._device)

@@ -203,7 +203,6 @@ class ReflectingPolicy(ThinkingPolicy):
 
 
 def _joined(reflection: Written, thought: Written | None) -> Written:
-    """Return a reflection and the thought after it, if there is one, as one text."""
     if thought is None:
         return reflection
     ids, logprobs = (*reflection.ids, *thought.ids), (*reflection.logprobs, *thought.logprobs)
@@ -211,5 +210,4 @@ def _joined(reflection: Written, thought: Written | None) -> Written:
 
 
 def _reading(view: MenuView, text: Written) -> MenuView:
-    """Return a view with a reflection in its prompt."""
     return replace(view, prompt=with_reflection(view.prompt, text.text))

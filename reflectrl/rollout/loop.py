@@ -57,7 +57,6 @@ class _Slot:
         return pending.result()
 
     def begin(self) -> None:
-        """Start the episode by reading the result of its reset."""
         self.turns: list[Turn] = []
         self.carried: dict[str, str] = {}  # words of players at episode_start, shown until the end
         self.before: dict[str, str] = {}  # words of the previous step, for a memory

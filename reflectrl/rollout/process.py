@@ -236,7 +236,6 @@ def progress(processes: Sequence[WorkerProcess]) -> None:
 
 
 def _cause(status: int) -> str:
-    """Describe the end of a process by its exit status."""
     if status >= 0:
         return f"with exit code {status}"
     with contextlib.suppress(ValueError):  # a signal without a name

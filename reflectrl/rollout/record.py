@@ -154,7 +154,6 @@ def read_records(path: Path, form: str, kind: type[T], holders: Sequence[str] = 
 
 
 def _header(form: str, where: str, first: object) -> Header:
-    """Return the header in the first line of a file, at ``where``."""
     given = dict(first) if isinstance(first, dict) else {}
     found = given.pop("format", None), given.pop("version", None)
     if found[0] != form:

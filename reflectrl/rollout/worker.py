@@ -199,7 +199,6 @@ def _send(worker: WorkerProcess, pending: Sequence[Pending]) -> None:
 
 
 def _call(env: NatLangEnv, request: Request) -> Any:
-    """Call the method of an environment that belongs to a request."""
     match request:
         case Reset(task=task, seed=seed):
             return env.reset(seed=seed, options={"task": task})

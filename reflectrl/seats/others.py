@@ -118,7 +118,6 @@ class RemotePolicy:
     """A chat model that plays by naming labels; its probabilities are unknown, so the records have none."""
 
     def __init__(self, chat: ChatClient) -> None:
-        """Ask ``chat``."""
         self.client = chat
 
     def act(self, views: Sequence[MenuView], draws: Sequence[float]) -> list[Decision]:

@@ -129,7 +129,6 @@ class RemoteText:
     """A chat model; a chat that gets no usable reply is answered by an empty text."""
 
     def __init__(self, chat: ChatClient) -> None:
-        """Send chats to ``chat``."""
         self.client = chat
 
     def write(self, chats: Sequence[Messages], draws: Sequence[float]) -> list[str]:

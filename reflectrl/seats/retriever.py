@@ -377,5 +377,4 @@ def _compare(
 
 
 def _inverse(weights: Numbers) -> Numbers:
-    """Return one over each weight; 0 for a weight of 0."""
     return np.divide(1, weights, out=np.zeros_like(weights), where=weights > 0)
