@@ -189,21 +189,13 @@ class ModelSection(Section):
     """Run Python code that comes with a downloaded model; leave it false unless you have read that code."""
 
     @model_validator(mode="after")
-    def _images_are_read_whole(self) -> ModelSection:
+    def _settings_agree(self) -> ModelSection:
         if self.images and self.prefix_reuse:
             raise ValueError(
                 "images=true was given with prefix_reuse=true, which keeps states of text alone; set it to false"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _weights_are_no_finer_than_compute(self) -> ModelSection:
         if (self.dtype, self.compute, self.quantization) == ("bfloat16", "float32", "none"):
             raise ValueError("dtype=bfloat16 rounds the weights, so compute=float32 is of no use; set dtype=float32")
-        return self
-
-    @model_validator(mode="after")
-    def _quantised_needs_adapters(self) -> ModelSection:
         if self.quantization != "none" and self.lora is None:
             raise ValueError(
                 f"quantization={self.quantization} freezes the base, so lora must be set, e.g. lora: {{r: 64}}"

@@ -80,22 +80,14 @@ class RaterPlayerSection(SeatSection):
     }
 
     @model_validator(mode="after")
-    def _votes_differ(self) -> RaterPlayerSection:
+    def _fits(self) -> RaterPlayerSection:
         if self.votes > 1 and (self.player != "remote" or not self.endpoint.is_sampled):
             raise ValueError(
                 f"votes={self.votes} ratings of an episode by player {self.player} at temperature "
                 f"{self.endpoint.temperature or 0:g} would all be the same; set player to remote and "
                 "endpoint.temperature above 0, or votes to 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _sees(self) -> RaterPlayerSection:
         need_remote(self.player, images=self.images)
-        return self
-
-    @model_validator(mode="after")
-    def _labels_differ(self) -> RaterPlayerSection:
         if len({label.lower() for label in self.labels}) < max(2, len(self.labels)):
             raise ValueError(f"labels={self.labels} must be at least two, all different, lowest first")
         need_trained(self.model)
