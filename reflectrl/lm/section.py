@@ -80,8 +80,8 @@ def package_of(name: str) -> Package | None:
     if not name.startswith(PREFIX):
         return None
     given = name.removeprefix(PREFIX)
-    if known := KNOWN.get(given):
-        return Package(known.name, known.version, known.sha256)
+    if given in KNOWN:
+        return KNOWN[given]
     if found := _PINNED.fullmatch(given):
         return Package(*found.groups())
     raise ValueError(

@@ -21,7 +21,7 @@ from reflectrl.prompts.players import Player
 from reflectrl.prompts.prompt import CUT, FAILED, MEMORY_CUE, STEP_CUE, SUCCEEDED
 from reflectrl.prompts.views import Role, View
 from reflectrl.seats.base import Bench, SeatKind, SeatSection
-from reflectrl.seats.embedders import EmbeddingCache
+from reflectrl.seats.embedders import EmbeddingCache, HashingEmbedder
 from reflectrl.seats.experience import Experience, Store, experiences, goal, news
 from reflectrl.seats.planner import Planner
 from reflectrl.seats.retriever import Key, Query, Retriever, Weights, Window, Windows
@@ -401,13 +401,14 @@ class Embedders:
     @cached_property
     def texts(self) -> EmbeddingCache:
         """Embedder of texts."""
-        from reflectrl.seats.neural import HiddenStates, embedder
+        if self._kind == "hashing":
+            return EmbeddingCache(HashingEmbedder())
+        from reflectrl.seats.neural import HiddenStates, minilm
 
-        def own() -> HiddenStates:
-            model = self._bench.frozen_model(None, "embedder")
-            return HiddenStates(model.lm.base, model.lm.tokenizer, model.max_length)
-
-        return EmbeddingCache(embedder(self._kind, own))
+        if self._kind == "minilm":
+            return EmbeddingCache(minilm())
+        own = self._bench.frozen_model(None, "embedder")
+        return EmbeddingCache(HiddenStates(own.lm.base, own.lm.tokenizer, own.max_length))
 
     @cached_property
     def pictures(self) -> PictureNames:

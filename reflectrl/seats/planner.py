@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from pydantic import model_validator
 
@@ -113,12 +113,12 @@ class Planner:
         self.past = None
         return False
 
-    def _examples(self, view: View) -> list[PlanExample]:
+    def _examples(self, view: View) -> list[tuple[str, str]]:
         if self.past is None:
             return []
         query = Query(goal(view.observation.task), view.task_type, task_id=view.task_id)
         found = [window.experience for window in self.past.retrieve(query)]
-        return [PlanExample(each.task or each.start, each.plan) for each in found]
+        return [(each.task or each.start, each.plan) for each in found]
 
     def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:
         """Return the model's answer to each thought, such as ``search: mug`` or ``action: put``."""
@@ -141,15 +141,8 @@ class RemoteText:
         return [reply.value for reply in replies]
 
 
-class PlanExample(NamedTuple):
-    """A past task and its plan."""
-
-    task: str
-    plan: str
-
-
-def plan_chat(prompt: Prompt, examples: Sequence[PlanExample]) -> Messages:
-    """Return the chat that asks for a plan in the state of a planner's ``prompt``, after ``examples`` of plans."""
+def plan_chat(prompt: Prompt, examples: Sequence[tuple[str, str]]) -> Messages:
+    """Return the chat that asks for a plan in the state of a planner's ``prompt``, after past tasks and their plans."""
     shown = "".join(f"Task: {' '.join(task.split())}\nPlan: {plan}\n" for task, plan in examples)
     here = "".join((prompt.head, prompt.state))
     return _chat(PLANNER_ROLE, f"{shown}{here}\nPlan this game.")
