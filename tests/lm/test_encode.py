@@ -93,18 +93,6 @@ def test_the_probability_of_a_known_action_is_that_of_its_own_label():
         torch.testing.assert_close(row[: len(legal)], expected, rtol=0, atol=1e-5)
 
 
-def test_illegal_actions_add_nothing_to_the_entropy_and_get_no_gradient():
-    model = language_model("llama")
-    add_choice_head(model)
-    distribution, _ = action_distribution(model, encoder().batch(RAGGED, CPU))
-    alone, _ = action_distribution(model, encoder().batch(RAGGED[:1], CPU))
-    torch.testing.assert_close(distribution.entropy()[0], alone.entropy()[0])
-    (distribution.entropy()[0] + distribution.log_prob(torch.zeros(5, dtype=torch.long))[0]).backward()
-    moved = model.get_output_embeddings().weight.grad.abs().sum(-1)
-    assert (moved[LABEL_IDS[:2]] > 0).all()
-    assert not moved[LABEL_IDS[2:]].any()
-
-
 # ---- the batch -------------------------------------------------------------------------------------------------------
 
 

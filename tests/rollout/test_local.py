@@ -62,13 +62,6 @@ def test_without_drop_the_work_stops_and_the_sentence_says_what_isolates():
         play(source.make("faulty", {"fault": "farewell"}, 2))
 
 
-def test_too_many_failures_end_the_work():
-    limits = WorkerLimits(on_failure="drop", max_failures=1)
-    said = "2 times; the limit is 1: environment 'faulty' failed in task 'train-1' .*divided by nothing"
-    with LocalEnvs(limits) as source, pytest.raises(WorkFailed, match=said):
-        play(source.make("faulty", {"fault": "raise"}, 2))
-
-
 def test_a_recipe_without_workers_drops_the_episodes_that_broke(tmp_path: Path):
     recipe = load_recipe(
         "number_line/nano", ["env.name=faulty", "env.options={fault: farewell}", "env.on_failure=drop"]
