@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from reflectrl.lm.encode import PromptBatch, PromptEncoder, action_distribution
 from reflectrl.lm.head import in_eval_mode
 from reflectrl.lm.prefix_cache import PrefixCache
 from reflectrl.lm.sequences import Inputs, Tokens, padded, read_tree, shares_enough, split
-from reflectrl.prompts.players import Policy
 from reflectrl.prompts.views import MenuView
 
 
@@ -71,31 +70,6 @@ def parts(
         )
         for indices in split(rows, tokens=max_tokens, trees=trees)
     ]
-
-
-class TrainablePolicy(Policy, Protocol):
-    """Protocol of a policy that a trainer can improve: it scores decisions with the function that it acts with."""
-
-    @property
-    def reused(self) -> float:
-        """Fraction of all prompt tokens so far that were not computed again."""
-        ...
-
-    def divide(self, views: Sequence[MenuView], decisions: Sequence[Decision], *, max_tokens: int) -> list[Part]:
-        """Divide a minibatch into forward passes of at most ``max_tokens`` tokens each."""
-        ...
-
-    def score(self, part: Part, model: Any = None) -> Scores:
-        """Score decisions with gradient; ``model``, if given, is the policy's own, wrapped for several processes."""
-        ...
-
-    def greedy(self) -> Policy:
-        """Return a policy with the same weights that takes the most probable action."""
-        ...
-
-    def forget(self) -> None:
-        """Drop everything computed with older weights."""
-        ...
 
 
 class LMPolicy:

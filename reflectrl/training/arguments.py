@@ -32,7 +32,7 @@ from reflectrl.lm.encode import PromptEncoder
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import LanguageModel, load_model, new_model
 from reflectrl.lm.pictures import Pictures, read_pictures
-from reflectrl.lm.policy import LMPolicy, TrainablePolicy
+from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.reflecting import ReflectingPolicy, reflects
 from reflectrl.lm.reuse import prefix_cache_for
 from reflectrl.lm.section import ModelSection
@@ -163,7 +163,7 @@ def trainable_policy(
     action_mode: ActionMode,
     accelerator: Accelerator,
     server: TextServer | None = None,
-) -> TrainablePolicy:
+) -> LMPolicy:
     """Return a policy that acts and scores with ``lm``; the model gets a choice head and, if needed, a value head.
 
     A model with a second adapter named ``reflector`` writes reflections with it, and both adapters are trained.

@@ -20,7 +20,7 @@ from reflectrl.core import Decision, InvalidInput, NatLangEnv, Observation, Traj
 from reflectrl.core.profile import part
 from reflectrl.core.registry import Env, make_envs
 from reflectrl.lm.head import in_eval_mode
-from reflectrl.lm.policy import TrainablePolicy
+from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
 from reflectrl.prompts.views import MenuView
@@ -64,7 +64,7 @@ class Collector:
     def __init__(
         self,
         env: Env,
-        policy: TrainablePolicy,
+        policy: LMPolicy,
         model: Any,
         seats: Sequence[Seat],
         layout: PromptFormat,

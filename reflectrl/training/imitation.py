@@ -18,7 +18,7 @@ from reflectrl.config.training import ThoughtTerm
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.core.seeds import derive_seed
-from reflectrl.lm.policy import TrainablePolicy
+from reflectrl.lm.policy import LMPolicy
 from reflectrl.lm.sequences import split
 from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts import Prompt, PromptFormat
@@ -55,7 +55,7 @@ class Imitation:
         InvalidInput: the policy writes nothing that could be corrected.
     """
 
-    def __init__(self, term: ThoughtTerm | None, policy: TrainablePolicy, layout: PromptFormat) -> None:
+    def __init__(self, term: ThoughtTerm | None, policy: LMPolicy, layout: PromptFormat) -> None:
         if term is not None and not isinstance(policy, WritingPolicy):
             raise InvalidInput(
                 f"terms.sft_thought was given, but with action_mode={layout.action_mode} the policy writes no "

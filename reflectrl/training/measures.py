@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reflectrl.config.training import NOVELTY
 from reflectrl.core import Trajectory
-from reflectrl.lm.policy import Scores, TrainablePolicy
+from reflectrl.lm.policy import LMPolicy, Scores
 from reflectrl.lm.reflecting import ReflectingPolicy
 from reflectrl.lm.thinking import WritingPolicy
 from reflectrl.prompts.players import CountsMisses
@@ -59,7 +59,7 @@ def _k3(log_ratio: float) -> float:
 class Measures:
     """Measurements of one iteration at a time; ``imitation`` is the objective's term ``sft_thought``."""
 
-    def __init__(self, policy: TrainablePolicy, seats: Sequence[Seat], imitation: Imitation) -> None:
+    def __init__(self, policy: LMPolicy, seats: Sequence[Seat], imitation: Imitation) -> None:
         self._policy = policy
         self._imitation = imitation
         self._counting = {
