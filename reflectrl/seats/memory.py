@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -42,14 +42,6 @@ _KINDS: Mapping[KeySource, Sequence[str]] = {
     "none": (),
 }
 """Kinds of the keys that each source gives."""
-
-
-class KeyWriter(Protocol):
-    """Protocol that writes keys, ``search: WORDS`` or ``action: WORDS``; a ``Planner`` is one."""
-
-    def keys(self, thoughts: Sequence[str], draws: Sequence[float]) -> list[str]:
-        """Return words with a key for each thought or reflection; words without a key count as a miss."""
-        ...
 
 
 @dataclass
@@ -231,7 +223,7 @@ class Memory:
         retriever: Retriever,
         *,
         key: KeySource = "observation",
-        planner: KeyWriter | None = None,
+        planner: Planner | None = None,
         max_chars: int = 2000,
     ) -> None:
         need_one_of("key", key, get_args(KeySource))
