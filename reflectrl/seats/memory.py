@@ -27,7 +27,7 @@ from reflectrl.seats.planner import Planner
 from reflectrl.seats.retriever import Key, Query, Retriever, Weights, Window, Windows
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from reflectrl.seats.retriever import PictureNames
+    from reflectrl.seats.neural import VisionTower
 
 KeySource = Literal["observation", "action", "planner", "picture", "none"]
 _KEY = re.compile(r"\b(search|action)[\"'`*]*:", re.IGNORECASE)
@@ -403,7 +403,7 @@ class Embedders:
         return EmbeddingCache(HiddenStates(own.lm.base, own.lm.tokenizer, own.max_length))
 
     @cached_property
-    def pictures(self) -> PictureNames:
+    def pictures(self) -> VisionTower:
         """Embedder of pictures: a copy of the policy's base."""
         from reflectrl.seats.neural import VisionTower
 

@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import takewhile
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from reflectrl.core import Image, InvalidInput
+from reflectrl.core import InvalidInput
 from reflectrl.core.errors import need_one_of
 from reflectrl.core.settings import NonNegative, settings
-from reflectrl.seats.embedders import Embedder, Vectors, words
+from reflectrl.seats.embedders import Embedder, words
 from reflectrl.seats.experience import Experience, PastStep, PicturedStep
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from reflectrl.seats.neural import VisionTower
 
 KeyMatch = Literal["embed", "lexical", "hybrid"]
 Numbers = npt.NDArray[np.float32]
@@ -24,14 +27,6 @@ DECIMALS = 6
 """Decimals that decide whether similarities are equal; the order of float32 sums changes the digits beyond."""
 EPISODES_KEPT = 256
 """Number of present episodes whose tasks, types and plans are compared with the past only once, for all their keys."""
-
-
-class Embeds(Protocol):
-    """Protocol that embeds texts (``Embedder``) or names of pictures (``VisionTower``)."""
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return ``(len(texts), width)`` unit vectors, in order."""
-        ...
 
 
 class Column:
@@ -47,7 +42,7 @@ class Column:
     def __init__(
         self,
         rows: Sequence[Sequence[str]],
-        embedder: Embeds,
+        embedder: Embedder,
         *,
         by: KeyMatch = "embed",
         first_word: bool = False,
@@ -219,14 +214,6 @@ class Window:
         return replace(self, m=min(self.m, len(self.experience.steps)) - 1)
 
 
-class PictureNames(Embeds, Protocol):
-    """Protocol that embeds pictures by their names; a ``VisionTower`` is one."""
-
-    def name(self, images: Sequence[Image]) -> str:
-        """Return a name for the pictures of a state; empty without pictures."""
-        ...
-
-
 class Retriever:
     """Ranks past episodes by ``sum of w_c sim_c / sum of w_c`` over the components that query and episode have.
 
@@ -258,7 +245,7 @@ class Retriever:
         key_match: KeyMatch = "embed",
         action: Windows = Windows(k=4, m=10),
         observation: Windows = Windows(k=8, m=5),
-        pictures: PictureNames | None = None,
+        pictures: VisionTower | None = None,
         min_score: float = -1.0,
     ) -> None:
         need_one_of("key_match", key_match, get_args(KeyMatch))
