@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -70,7 +71,7 @@ def public_fields(fields: dict[str, Any]) -> dict[str, Any]:
         raise InvalidInput(
             f"extra_body holds {min(ours)!r}, which reflectrl sets itself; leave it out, and use the endpoint's keys."
         )
-    if secret := _secret_in(fields):
+    if secret := next(_secrets(fields), None):
         raise InvalidInput(
             f"extra_body holds something like a key at {secret!r}, and recipes are copied into run folders and "
             "reports; leave it out, and name the environment variable that holds the key in api_key_env."
@@ -82,18 +83,18 @@ def public_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _secret_in(value: Any, key: str = "") -> str | None:
-    """Return the name of a part of ``value`` that looks like a credential by its name or form; ``None`` without one."""
-    if isinstance(value, dict):
-        return next(filter(None, (_secret_at(str(name), part) for name, part in value.items())), None)
-    if isinstance(value, list):
-        return next(filter(None, (_secret_in(part, key) for part in value)), None)
-    is_secret = isinstance(value, str) and (_SECRET_FORM.search(value) or without_credentials(value) != value)
-    return key if is_secret else None
-
-
-def _secret_at(name: str, value: Any) -> str | None:
-    return name if _SECRET_NAME.search(name) else _secret_in(value, name)
+def _secrets(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the names of the parts of ``value``, called ``key``, that look like credentials by their name or form."""
+    if _SECRET_NAME.search(key):
+        yield key
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _secrets(part, str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _secrets(part, key)
+    elif isinstance(value, str) and (_SECRET_FORM.search(value) or without_credentials(value) != value):
+        yield key
 
 
 ExtraBody = Annotated[dict[str, Any], AfterValidator(public_fields)]
