@@ -127,18 +127,6 @@ def test_a_corrector_is_asked_and_waited_for_within_limits(endpoint: ScriptedEnd
         assert time.monotonic() - began < 9  # it would take 18 s to wait for both slow replies
 
 
-def test_training_survives_a_corrector_that_is_down(endpoint: ScriptedEndpoint) -> None:
-    endpoint.faults.extend(["500"] * 9)
-    corrector = remote(endpoint.at(max_attempts=2, max_rejected=2))
-    thoughts = ["It is lower.", "It is far.", "It is near."]
-    assert [corrector.say([thinking(text)], [0.0])[0].text for text in thoughts[:2]] == ["", ""]
-    with pytest.raises(WorkFailed, match="max_rejected=2"):
-        corrector.say([thinking(thoughts[2])], [0.0])
-    assert corrector.client.usage.rejected == 3
-    with pytest.raises(WorkFailed, match="max_attempts"):
-        RemoteCorrector(ChatClient(endpoint.at(max_attempts=2)), instead=None).say([thinking("It is lower.")], [0.0])
-
-
 @pytest.mark.parametrize("legal", [False, True])
 def test_no_call_is_paid_for_a_text_without_a_legal_action(legal: bool, endpoint: ScriptedEndpoint) -> None:
     endpoint.reply = lambda _: '{"evaluation": "NO", "correction": "It is higher."}'

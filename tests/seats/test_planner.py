@@ -10,7 +10,6 @@ from remembered import OneHot, past, seen
 from scripted_endpoint import ScriptedEndpoint
 from tiny import gpt2, tokenizer
 
-from reflectrl.core import WorkFailed
 from reflectrl.core.messages import Messages
 from reflectrl.endpoint.client import ChatClient
 from reflectrl.lm.load import LanguageModel
@@ -97,19 +96,6 @@ def test_models_behind_an_endpoint_and_in_this_process_answer_on_one_line(endpoi
     assert local.write([chats[0], *chats], [0.0] * 3) == [said[0], *said]
     assert passes == []  # equal questions are answered once
     assert all("\n" not in text for text in said)
-
-
-def test_a_plan_that_a_server_does_not_give_is_empty_and_too_many_of_them_end_the_work(endpoint: ScriptedEndpoint):
-    chats = [plan_chat(ROOM.prompt, []), key_chat("I look for a mug.")]
-    endpoint.faults.extend(["500", "500"])
-    model = RemoteText(
-        client := ChatClient(endpoint.at(max_attempts=2, concurrency=1, max_rejected=1), skip_failures=True)
-    )
-    assert model.write(chats, [0.0, 0.0]) == ["", "fine"]
-    assert client.usage.rejected == 1
-    endpoint.faults.extend(["500", "500"])
-    with pytest.raises(WorkFailed, match="max_rejected"):
-        model.write(chats[:1], [1.0])
 
 
 def test_examples_stay_as_they_were_while_a_server_gives_the_planner_no_key(endpoint: ScriptedEndpoint):
