@@ -94,13 +94,14 @@ class LMPolicy:
         self._greedy = greedy
         self._batch_size = batch_size
         self._prefix_cache = prefix_cache
+        self._caches = [] if prefix_cache is None else [prefix_cache]
         self._base = model.get_base_model() if hasattr(model, "get_base_model") else model
 
     @property
     def reused(self) -> float:
         """Fraction of all prompt tokens so far whose key-value states were cached."""
-        cache = self._prefix_cache
-        return 0.0 if cache is None or not cache.given else 1 - cache.computed / cache.given
+        given = sum(cache.given for cache in self._caches)
+        return 1 - sum(cache.computed for cache in self._caches) / given if given else 0.0
 
     @property
     def prompts(self) -> tuple[int, int]:

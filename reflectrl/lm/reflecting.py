@@ -111,12 +111,6 @@ class ReflectingPolicy(ThinkingPolicy):
         self._caches = [cache for cache in caches if cache is not None]
         self._actor = actor
 
-    @property
-    def reused(self) -> float:
-        """Fraction of all prompt tokens of both players so far whose key-value states were cached."""
-        given = sum(cache.given for cache in self._caches)
-        return 1 - sum(cache.computed for cache in self._caches) / given if given else 0.0
-
     def greedy(self) -> ReflectingPolicy:
         """Return a policy with the same weights and caches that writes and does what is most probable."""
         other = copy(self)
