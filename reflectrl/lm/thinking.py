@@ -334,29 +334,10 @@ class TextPolicy(WritingPolicy):
         )
 
 
-def writing_policy(
-    mode: ActionMode,
-    lm: LanguageModel,
-    encoder: PromptEncoder,
-    *,
-    max_new_tokens: int,
-    temperature: float,
-    greedy: bool = False,
-    prefix_cache: PrefixCache | None = None,
-    server: TextServer | None = None,
-) -> WritingPolicy:
-    """Return the policy of an action mode that writes text; see ``WritingPolicy``."""
+def writing_policy(mode: ActionMode, lm: LanguageModel, encoder: PromptEncoder, **settings: Any) -> WritingPolicy:
+    """Return the policy of an action mode that writes text; ``settings`` are those of ``WritingPolicy``."""
     kind = ThinkingPolicy if mode == "thought_choice" else partial(TextPolicy, mode)
-    return kind(
-        lm.model,
-        encoder,
-        lm.tokenizer,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        greedy=greedy,
-        prefix_cache=prefix_cache,
-        server=server,
-    )
+    return kind(lm.model, encoder, lm.tokenizer, **settings)
 
 
 def token_at(tokenizer: Any, ids: Tokens, character: int) -> int:
