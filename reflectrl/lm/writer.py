@@ -146,11 +146,9 @@ class LMReflector(CachedPlayer):
         max_new_tokens: int = 100,
         temperature: float = 0.0,
         cache_size: int = 100_000,
-        batch_size: int = 256,
-        prefix_cache: PrefixCache | None = None,
-        ends: Sequence[int] = (),
+        **writing: Any,
     ) -> None:
-        """Reflect with ``model``; see ``Writer`` for the last three."""
+        """Reflect with ``model``; ``writing`` are further settings of a ``Writer``."""
         super().__init__(0 if temperature > 0 else cache_size)
         self._model = model
         self._tokenizer = tokenizer
@@ -158,14 +156,7 @@ class LMReflector(CachedPlayer):
         pictures = getattr(base, "pictures", None)
         self._encoder = PromptEncoder(tokenizer, (), max_length, pictures=pictures)
         self._temperature = temperature
-        self._writer = Writer(
-            model,
-            tokenizer,
-            max_new_tokens=max_new_tokens,
-            batch_size=batch_size,
-            prefix_cache=prefix_cache,
-            ends=ends,
-        )
+        self._writer = Writer(model, tokenizer, max_new_tokens=max_new_tokens, **writing)
 
     def speaks_with(self, model: Any) -> bool:
         """Return whether ``model`` is the one that reflects (single player)."""
