@@ -269,7 +269,7 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     most = min(seconds / (seen.seconds_per_step + WRITING), MAX_SAMPLES, MAX_CHARACTERS / states / seen.characters)
     reason = f"a step takes {1000 * seen.seconds_per_step:.1f} ms, and a state {seen.characters:.0f} characters"
     yield Chosen("data.samples", round(max(most, MIN_SAMPLES)), reason)
-    alone, taught = (fmean(len(each.turns) for each in played or [()]) for played in (seen.at_random, seen.taught))
+    alone, taught = (fmean([len(each.turns) for each in played] or [0]) for played in (seen.at_random, seen.taught))
     if alone < CUT_SHORT * taught:
         reason = f"random actions end an episode after {alone:.1f} steps, the expert's takes {taught:.1f} or more"
         yield Chosen("data.noise", round(1 / taught, 2), reason)
