@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, chain
+from typing import Any, TypeAlias
 
 from reflectrl.core.metric import Metric, metrics_of
 from reflectrl.core.text import visible_line
@@ -167,14 +168,8 @@ PANELS = tuple(
 """The metrics that are drawn, with the records and fields that hold them."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One metric of one run, without the iterations that did not record it."""
-
-    number: int
-    run: RunData
-    points: Sequence[Iteration]
-    values: Sequence[float]
+_Pairs: TypeAlias = Sequence[tuple[float, float]]
+"""Positions on the horizontal axis, with values."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,8 @@ class _Seeds:
     """Their name in the legend."""
     classes: str
     """CSS classes of their colour."""
-    numbers: Sequence[int]
+    runs: Mapping[int, RunData]
+    """The runs by their numbers on the page."""
 
 
 def colour(number: int) -> str:
@@ -201,29 +197,28 @@ def colours(runs: Sequence[RunData]) -> list[str]:
 
 def curves(runs: Sequence[RunData]) -> str:
     """Return the legend and all panels; empty where no run has trained."""
-    shown = [(number, run) for number, run in enumerate(runs) if run.points or run.sft]
-    if not shown:
+    numbers = {id(run): number for number, run in enumerate(runs) if run.points or run.sft}
+    if not numbers:
         return ""
-    numbers, classes = {id(run): number for number, run in shown}, colours(runs)
     seeds = []
-    for name, group in group_runs(runs).items():
-        places = [numbers[id(run)] for run in group if id(run) in numbers]
-        title = runs[places[0]].name if len(places) == 1 else f"{name}, {len(places)} runs"
-        seeds += [_Seeds(title, classes[places[0]], places)] if places else []
+    for place, (name, group) in enumerate(group_runs(runs).items()):
+        own = {numbers[id(run)]: run for run in group if id(run) in numbers}
+        title = f"{name}, {len(own)} runs" if len(own) > 1 else "".join(run.name for run in own.values())
+        seeds += [_Seeds(title, colour(place), own)] if own else []
     legend = "".join(f'<li class="swatch {each.classes}">{escaped(each.title, 200)}</li>' for each in seeds)
-    trained = [(number, run) for number, run in shown if run.points]
-    clocks = json.dumps({number: _clock(run) for number, run in trained}, separators=(",", ":"))
-    names = sorted({name for _, run in trained for point in run.points for name in point.by_group})
+    trained = {number: runs[number] for number in numbers.values() if runs[number].points}
+    clocks = json.dumps({number: _clock(run) for number, run in trained.items()}, separators=(",", ":"))
+    names = sorted({name for run in trained.values() for point in run.points for name in point.by_group})
     by_group = [(Iteration, name, _metric_of_group(*name.split("/", 1))) for name in names]
     drawn, zero = [], []
     for record, field, metric in (*PANELS, *by_group):
-        lines = [line for number, run in trained if (line := _line(number, run, record, field)).points]
-        if lines and _is_zero(field, metric, lines):
+        known = {number: pairs for number, run in trained.items() if (pairs := _measured(run, record, field))}
+        if known and _is_zero(field, metric, [value for pairs in known.values() for _, value in pairs]):
             zero.append(metric.title)
-        elif lines:
-            drawn.append(_panel(field, metric, lines, seeds))
+        elif known:
+            drawn.append(_panel(field, metric, known, seeds))
     note = f'<p class="note">0 throughout, but for rounding, and not drawn: {", ".join(zero)}.</p>' if zero else ""
-    fine_tuned = _sft_panels(shown, seeds)
+    fine_tuned = _sft_panels(seeds)
     return (
         f'<ul class="legend">{legend}</ul><div class="panels">{"".join(drawn)}</div>{note}'
         f'<script type="application/json" id="clocks">{clocks}</script>'
@@ -244,137 +239,128 @@ _SFT_PANELS = {
 }
 
 
-def _sft_panels(shown: Sequence[tuple[int, RunData]], seeds: Sequence[_Seeds]) -> str:
+def _sft_panels(seeds: Sequence[_Seeds]) -> str:
     """Return figures of the checks of each player: bold for held-out rows, faint for the loss in training."""
-    drawn, colours = [], _colours(seeds)
+    drawn = []
     for player in ("reflector", "policy"):
-        lines = [(number, run, checks) for number, run in shown if (checks := run.sft.get(player))]
-        for field, metric in _SFT_PANELS.items() if lines else ():
-            steps = [check.step for _, _, checks in lines for check in checks]
-            raw = {
-                number: [(check.step, check.loss) for check in checks if check.loss is not None]
-                for number, _, checks in lines
-                if field == "held_out_loss"
-            }
-            values = [getattr(check, field) for _, _, checks in lines for check in checks]
-            values += [loss for pairs in raw.values() for _, loss in pairs]
-            axes = Axes.around(steps, values, metric, "step")
-            inside = axes.grid()
-            for number, run, checks in lines:
-                held_out = _path(axes, [check.step for check in checks], [getattr(check, field) for check in checks])
-                pairs = raw.get(number)
-                faint = f'<path class="raw" d="{_path(axes, *zip(*pairs, strict=True))}"/>' if pairs else ""
-                inside += _group(number, colours[number], run.name, f'{faint}<path class="mean" d="{held_out}"/>')
-            drawn.append(axes.figure(metric.title.format(player), inside))
+        checked = [(each, number) for each in seeds for number, run in each.runs.items() if player in run.sft]
+        for field, metric in _SFT_PANELS.items() if checked else ():
+            lines = []
+            for each, number in checked:
+                checks = each.runs[number].sft[player]
+                losses = [(check.step, check.loss) for check in checks if check.loss is not None]
+                held_out = [(check.step, getattr(check, field)) for check in checks]
+                lines.append((each, number, held_out, losses if field == "held_out_loss" else []))
+            pairs = [pair for _, _, held_out, losses in lines for pair in (*held_out, *losses)]
+            steps, measured = zip(*pairs, strict=True)
+            axes = Axes.around(steps, measured, metric, "step")
+            groups = (
+                _group(axes, number, each.classes, each.runs[number].name, held_out, losses)
+                for each, number, held_out, losses in lines
+            )
+            drawn.append(axes.figure(metric.title.format(player), "".join((axes.grid(), *groups))))
     return "".join(drawn)
-
-
-def _group(number: int, classes: str, name: str, paths: str) -> str:
-    return f'<g class="{classes}" data-run="{number}"><title>{escaped(name, 200)}</title>{paths}</g>'
-
-
-def _colours(seeds: Sequence[_Seeds]) -> dict[int, str]:
-    """Return the CSS classes of each run's colour, which runs that differ in the seed alone share."""
-    return {number: each.classes for each in seeds for number in each.numbers}
 
 
 def _metric_of_group(field: str, group: str) -> Metric:
     return Metric(field, f"{metrics_of(Iteration)[field].title} of {escaped(group, 40)}", fraction=True)
 
 
-def _line(number: int, run: RunData, record: type[Any], field: str) -> _Line:
-    """Return one run's metric; a file of throughputs may be shorter than the file of metrics."""
-    if record is Throughput:
-        pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
-        known = pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
-    else:
-        known = measured_from_start(run.points, field)
-    return _Line(number, run, [point for point, _ in known], [value for _, value in known])
+def _measured(run: RunData, record: type[Any], field: str) -> Sequence[tuple[Iteration, float]]:
+    """Return one run's metric where it was recorded; a file of throughputs may be shorter than that of metrics."""
+    if record is not Throughput:
+        return measured_from_start(run.points, field)
+    pairs = [(point, float(getattr(pace, field))) for point, pace in zip(run.points, run.paces, strict=False)]
+    return pairs if any(value for _, value in pairs) else []  # all 0 without a cache, for example
 
 
-def _is_zero(field: str, metric: Metric, lines: Sequence[_Line]) -> bool:
+def _is_zero(field: str, metric: Metric, values: Sequence[float]) -> bool:
     """Return whether an update measured nothing, as one pass over the samples does: its ratios are 1 by construction.
 
     That an outcome is always 0 is a result, and drawn.
     """
     tolerance = _ROUNDING if field.endswith("kl") else 0.0
-    return metric.tracked.startswith("update/") and all(
-        abs(value) <= tolerance for line in lines for value in line.values
-    )
+    return metric.tracked.startswith("update/") and all(abs(value) <= tolerance for value in values)
 
 
-def _panel(field: str, metric: Metric, lines: Sequence[_Line], seeds: Sequence[_Seeds]) -> str:
-    """Return one figure: a bold line with its band for each run, or for the mean of runs that differ in the seed."""
-    iterations = [point.iteration for line in lines for point in line.points]
-    axes = Axes.around(iterations, [value for line in lines for value in line.values], metric)
+def _panel(
+    field: str, metric: Metric, known: Mapping[int, Sequence[tuple[Iteration, float]]], seeds: Sequence[_Seeds]
+) -> str:
+    """Return one figure: a bold line with its band for each run, or for the mean of runs that differ in the seed.
+
+    Those runs are faint beside it. Over another horizontal axis, their mean stands where the longest of them was.
+    """
+    values = {number: [(point.iteration, value) for point, value in pairs] for number, pairs in known.items()}
+    iterations, measured = zip(*chain(*values.values()), strict=True)
+    axes = Axes.around(iterations, measured, metric)
     starts: dict[tuple[int, str], None] = {}  # of each lesson, in runs of several
-    for line in lines:
-        begun = [(line.points[places.start].iteration, name) for name, places in lessons(line.points)]
+    for pairs in known.values():
+        points = [point for point, _ in pairs]
+        begun = [(points[places.start].iteration, name) for name, places in lessons(points)]
         starts |= dict.fromkeys(begun if len(begun) > 1 else [])
     ordered = sorted(starts)
     following = [*(iteration for iteration, _ in ordered[1:]), None]
-    marks = (axes.lesson(*start, after) for start, after in zip(ordered, following, strict=False))
-    by_number, drawn = {line.number: line for line in lines}, list[str]()
+    drawn = [axes.grid(), *(axes.lesson(*start, after) for start, after in zip(ordered, following, strict=False))]
     for each in seeds:
-        own = [by_number[number] for number in each.numbers if number in by_number]
-        if len(own) == 1:
-            drawn.append(_drawn(axes, own[0], field, each.classes))
-        elif own:
-            drawn += _drawn_over_seeds(axes, own, field, each)
-    return axes.figure(metric.title, "".join((axes.grid(), *marks, *drawn)))
+        means = {number: _steady(run, known[number], field) for number, run in each.runs.items() if number in known}
+        if len(means) == 1:
+            [(number, mean)] = means.items()
+            run, raw = each.runs[number], [] if field in EXACT else values[number]
+            band = success_band(run) if field == "success" and run.episodes > 0 else []
+            ends = [(point.iteration, *pair) for point, pair in zip(run.points, band, strict=False)]
+            drawn.append(_group(axes, number, each.classes, run.name, mean, raw, ends))
+        elif means:
+            once = {number: [*dict(mean).items()] for number, mean in means.items()}  # a lesson's start comes twice
+            drawn += (
+                _group(axes, number, each.classes, each.runs[number].name, (), line) for number, line in once.items()
+            )
+            longest = max(once, key=lambda number: once[number][-1][0])
+            over, spread = _over_seeds(axes, [*once.values()])
+            drawn.append(_group(axes, longest, each.classes, each.title, over, band=spread))
+    return axes.figure(metric.title, "".join(drawn))
 
 
-def _window(line: _Line, field: str) -> int:
-    return 1 if field in EXACT else window(len(line.run.points))
-
-
-def _steady(line: _Line, field: str) -> dict[int, float]:
+def _steady(run: RunData, pairs: Sequence[tuple[Iteration, float]], field: str) -> _Pairs:
     """Return the running mean of a metric by iteration."""
-    means = running_mean(line.points, line.values, _window(line, field))
-    return {point.iteration: mean for point, mean in zip(line.points, means, strict=True)}
+    points, values = zip(*pairs, strict=True)
+    means = running_mean(points, values, 1 if field in EXACT else window(len(run.points)))
+    return [(point.iteration, mean) for point, mean in zip(points, means, strict=True)]
 
 
-def _drawn_over_seeds(axes: Axes, lines: Sequence[_Line], field: str, seeds: _Seeds) -> Iterator[str]:
-    """Yield the faint lines of the runs, and the mean of those that have a value, with its 95 % t interval.
-
-    Over another horizontal axis, the mean stands where the longest run was.
-    """
-    classes, known = seeds.classes, [_steady(line, field) for line in lines]
-    for line, means in zip(lines, known, strict=True):
-        path = _path(axes, [*means], [*means.values()])
-        yield _group(line.number, classes, line.run.name, f'<path class="raw" d="{path}"/>')
-    every = sorted({iteration for means in known for iteration in means})
-    found = [mean_interval([means[iteration] for means in known if iteration in means]) for iteration in every]
-    bold = _path(axes, every, [mean for mean, _ in found])
-    several = [(at, mean, half) for at, (mean, half) in zip(every, found, strict=True) if half is not None]
-    ends = [[max(axes.low, min(axes.high, mean + sign * half)) for _, mean, half in several] for sign in (1, -1)]
-    there, back = (_places(axes, [at for at, _, _ in several], end) for end in ends)
-    shade = f'<path class="band" d="M{"L".join(there + back[::-1])}Z"/>' if several else ""
-    longest = max(lines, key=lambda line: line.points[-1].iteration)
-    yield _group(longest.number, classes, seeds.title, f'{shade}<path class="mean" d="{bold}"/>')
+def _over_seeds(axes: Axes, lines: Sequence[_Pairs]) -> tuple[_Pairs, list[tuple[float, float, float]]]:
+    """Return the mean of the lines that have a value, and the ends of its 95 % t interval, within the axes."""
+    found: dict[float, list[float]] = defaultdict(list)
+    for at, value in chain(*lines):
+        found[at].append(value)
+    means = [(at, *mean_interval(found[at])) for at in sorted(found)]
+    ends = [
+        (at, max(axes.low, mean - half), min(axes.high, mean + half)) for at, mean, half in means if half is not None
+    ]
+    return [(at, mean) for at, mean, _ in means], ends
 
 
-def _drawn(axes: Axes, line: _Line, field: str, classes: str) -> str:
-    shade, width = "", _window(line, field)
-    if field == "success" and line.run.episodes > 0:
-        lows, highs = zip(*success_band(line.run), strict=True)
-        every = [point.iteration for point in line.run.points]
-        there, back = _places(axes, every, highs), _places(axes, every, lows)[::-1]
-        shade = f'<path class="band" d="M{"L".join(there + back)}Z"/>'
-    iterations = [point.iteration for point in line.points]
-    raw = f'<path class="raw" d="{_path(axes, iterations, line.values)}"/>' if width > 1 else ""
-    mean = _path(axes, iterations, running_mean(line.points, line.values, width))
-    return _group(line.number, classes, line.run.name, f'{shade}{raw}<path class="mean" d="{mean}"/>')
+def _group(
+    axes: Axes,
+    number: int,
+    classes: str,
+    name: str,
+    mean: _Pairs = (),
+    raw: _Pairs = (),
+    band: Sequence[tuple[float, float, float]] = (),
+) -> str:
+    """Return the lines of a run: its mean, which is bold, each value, and the lower and upper ends of its band."""
+    paths = ""
+    if band:
+        there, back = (_places(axes, [(end[0], end[side]) for end in band]) for side in (2, 1))
+        paths = f'<path class="band" d="M{"L".join(there + back[::-1])}Z"/>'
+    for kind, line in (("raw", raw), ("mean", mean)):
+        places = _places(axes, line)
+        dot = places if len(places) == 1 else []  # a line from a point to itself is a dot
+        paths += f'<path class="{kind}" d="M{"L".join(places + dot)}"/>' if places else ""
+    return f'<g class="{classes}" data-run="{number}"><title>{escaped(name, 200)}</title>{paths}</g>'
 
 
-def _places(axes: Axes, at: Sequence[float], values: Sequence[float]) -> list[str]:
-    """Return the positions of the values on the panel; a long line is thinned out, its last value kept."""
-    stride = math.ceil(len(at) / _MAX_POINTS)
-    kept = [*zip(at, values, strict=True)][::-stride][::-1]
-    return [f"{axes.x(place):.1f} {axes.y(value):.1f}" for place, value in kept]
-
-
-def _path(axes: Axes, at: Sequence[float], values: Sequence[float]) -> str:
-    """Return the ``d`` of an SVG path through the values; a single value becomes a dot."""
-    places = _places(axes, at, values)
-    return "M" + "L".join(places if len(places) > 1 else places * 2)
+def _places(axes: Axes, line: _Pairs) -> list[str]:
+    """Return the positions of a line on the panel; a long one is thinned out, its last value kept."""
+    kept = line[:: -math.ceil(len(line) / _MAX_POINTS) or -1][::-1]
+    return [f"{axes.x(at):.1f} {axes.y(value):.1f}" for at, value in kept]
