@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from reflectrl.rollout.agreement import Ratings
 from reflectrl.rollout.iteration import Iteration, SFTProgress, Throughput
 from reflectrl.rollout.results import EvalRow, TrialRow, Validated, read_results, read_trials, read_validated
 
-T = TypeVar("T", Iteration, Throughput)
+T = TypeVar("T")
 
 MAX_NUMBER = 1e12
 """Largest absolute value of a metric; curves over larger ones could not be drawn."""
@@ -156,7 +156,6 @@ def read_run(path: Path, name: str) -> RunData:
             "evaluates it again."
         )
     results, trials = (ledger.verify(file) if (path / file).is_file() else None for file in (RESULTS, TRIALS))
-    metrics, throughput, ratings = (_lines(ledger, path, file) for file in (METRICS, THROUGHPUT, RATINGS))
     values = _values(recipe)
     rlft, endpoints = section_at(values, "rlft"), endpoints_of(values)
     return RunData(
@@ -164,8 +163,8 @@ def read_run(path: Path, name: str) -> RunData:
         path,
         recipe,
         tuple(read_results(results)) if results else (),
-        _read_iterations(metrics, Iteration),
-        _read_iterations(throughput, Throughput),
+        _records(ledger, path, METRICS, Iteration),
+        _records(ledger, path, THROUGHPUT, Throughput),
         settings=dotted(values),
         episodes=int(_number(rlft, "episodes")),
         gamma=_number(rlft, "gamma", RLFTSettings.gamma),
@@ -174,22 +173,28 @@ def read_run(path: Path, name: str) -> RunData:
         origin=read_origin(path),
         times=_stage_times(ledger.stages),
         calls=tuple(_calls(each.parent, endpoints) for each in sorted((path / CALLS).glob(f"*/{REPLIES}"))),
-        ratings=tuple(decode(Ratings, value, where) for where, value in ratings),
+        ratings=_records(ledger, path, RATINGS, Ratings),
         trials=tuple(read_trials(trials)) if trials else (),
-        sft={player: checks for player in ("reflector", "policy") if (checks := _checks(ledger, path, player))},
+        sft={
+            player: checks
+            for player in ("reflector", "policy")
+            if (checks := _records(ledger, path, sft_training_file(player), SFTProgress))
+        },
         validated=read_validated(path / POLICY),
     )
 
 
-def _lines(ledger: Ledger, path: Path, file: str) -> Iterable[tuple[str, object]]:
+def _records(ledger: Ledger, run: Path, file: str, kind: type[T]) -> tuple[T, ...]:
     """Return the lines of a file that grows; a stage that is not done may be writing the last one."""
-    unfinished = file not in ledger.made
-    return read_jsonl(ledger.verify(file), skip_unfinished=unfinished) if (path / file).is_file() else ()
-
-
-def _checks(ledger: Ledger, path: Path, player: str) -> tuple[SFTProgress, ...]:
-    lines = _lines(ledger, path, sft_training_file(player))
-    return tuple(decode(SFTProgress, value, where) for where, value in lines)
+    if not (run / file).is_file():
+        return ()
+    records = []
+    for where, value in read_jsonl(ledger.verify(file), skip_unfinished=file not in ledger.made):
+        record = decode(kind, value, where)
+        if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
+            raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")
+        records.append(record)
+    return tuple(records)
 
 
 def _values(recipe: str) -> Mapping[str, Any]:
@@ -199,16 +204,6 @@ def _values(recipe: str) -> Mapping[str, Any]:
     except InvalidInput:
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _read_iterations(lines: Iterable[tuple[str, object]], kind: type[T]) -> tuple[T, ...]:
-    records = []
-    for where, value in lines:
-        record = decode(kind, value, where)
-        if any(abs(found) > MAX_NUMBER for found in vars(record).values() if isinstance(found, int | float)):
-            raise InvalidInput(f"{where} holds a number beyond {MAX_NUMBER:g}; remove the line, or train again.")
-        records.append(record)
-    return tuple(records)
 
 
 def _stage_times(ledger: Mapping[str, Any]) -> tuple[StageTime, ...]:
