@@ -100,9 +100,7 @@ def judged_splits(run: RunData) -> list[str]:
 def judged_row(run: RunData, policy: str, reflections: str | None = None) -> EvalRow | None:
     """Return the row of a policy that the verdict is about, by default with the recipe's own reflections."""
     wanted = judged_rows(run)
-    rows = run.own_rows if reflections is None else [row for row in run.rows if row.reflections == reflections]
-    found = [row for row in rows if wanted and (row.policy, row.split, row.mode) == (policy, wanted.split, wanted.mode)]
-    return found[0] if found else None
+    return replace(wanted, reflections=reflections).of(run).get(policy) if wanted else None
 
 
 def _estimates(group: Sequence[RunData], policy: str, reflections: str | None = None) -> list[Interval]:
