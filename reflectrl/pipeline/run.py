@@ -193,7 +193,10 @@ def compare(
     Raises:
         InvalidInput: no run has such a row, or no recipe has the key ``by``.
     """
-    from reflectrl.report import notebook
+    from reflectrl.report.compare import Rows
+    from reflectrl.report.compare import compare as summarise
+    from reflectrl.report.notebook import Comparison
+    from reflectrl.report.runs import read_runs
 
     folders = [each.path if isinstance(each, Run) else Path(each) for each in runs]
-    return notebook.compare(folders, by=by, policy=policy, split=split, mode=mode, reflections=reflections)
+    return Comparison(*summarise(read_runs(folders), Rows(policy, split, mode, reflections), by))

@@ -9,8 +9,7 @@ from typing import Protocol
 
 from reflectrl.core import InvalidInput, Trajectory, Turn
 from reflectrl.core.origin import Ledger
-from reflectrl.report.compare import RECIPE, Rows, Summary, as_markdown
-from reflectrl.report.compare import compare as summarise
+from reflectrl.report.compare import Summary, as_markdown
 from reflectrl.report.curves import curves
 from reflectrl.report.markup import asset, escaped, prose, table
 from reflectrl.report.page import comparison_table, drawn_rows, results_table
@@ -41,9 +40,9 @@ class Results(list[EvalRow]):
 class Comparison:
     """Groups of runs side by side."""
 
-    summaries: tuple[Summary, ...]
+    summaries: Sequence[Summary]
     """The groups, in the order of the runs."""
-    remarks: tuple[str, ...]
+    remarks: Sequence[str]
     """Sentences about runs that are left out, and about what cannot be told."""
 
     def __repr__(self) -> str:
@@ -57,20 +56,6 @@ class Comparison:
     def _repr_html_(self) -> str:
         said = "".join(f"<p>{prose(sentence)}</p>" for sentence in self._sentences)
         return framed(comparison_table(self.summaries, self.remarks), said)
-
-
-def compare(
-    runs: Sequence[Path],
-    *,
-    by: str = RECIPE,
-    policy: str = "rlft",
-    split: str = "test",
-    mode: str = "sampled",
-    reflections: str | None = None,
-) -> Comparison:
-    """Compare runs in groups, as ``reflectrl compare`` does; raises as ``report.compare.compare`` does."""
-    summaries, remarks = summarise(read_runs(runs), Rows(policy, split, mode, reflections), by)
-    return Comparison(tuple(summaries), tuple(remarks))
 
 
 def run_html(path: Path, name: str) -> str:
