@@ -122,19 +122,15 @@ def report_page(runs: Sequence[RunData], live: Live | None = None) -> str:
         comparison=_comparison(runs),
         table=results_table(runs) + _reflections(runs),
         curves=f'{drawn}<p class="note">{_KEY}</p>' if drawn else _UNTRAINED,
-        viewer=_live_viewer(runs, live) if live else _viewer(runs, read_sources(runs)),
+        viewer=_viewer(runs, live),
         runs="".join(map(_run, runs, colours(runs))),
-        scripts="\n".join(map(_script, scripts)),
+        scripts="\n".join(f"<script>{asset(name)}</script>" for name in scripts),
     )
 
 
 def _hash(name: str) -> str:
     digest = hashlib.sha256(asset(name).encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _script(name: str) -> str:
-    return f"<script>{asset(name)}</script>"
 
 
 def _progress(runs: Sequence[RunData], live: Live | None) -> str:
@@ -256,43 +252,35 @@ def _cells(run: str, row: EvalRow, heads: Sequence[str]) -> list[str]:
     ]
 
 
-def _viewer(runs: Sequence[RunData], sources: Sources) -> str:
-    """Return the viewer with its episodes, and sentences about those that are missing."""
-    if not sources.found:
-        return f'<div id="missing"><p class="note">{_UNRECORDED}</p>{_missing(sources)}</div>'
+def _viewer(runs: Sequence[RunData], live: Live | None) -> str:
+    """Return the viewer with its episodes, which a live page leaves to its server, and what is missing of them."""
+    if live:
+        each = [_sources_of(run) for run in runs]
+        found = tuple(source for of_run in each for source in of_run.found)
+        sources = Sources(found, tuple(said for of_run in each for said in of_run.missing))
+        live.sources.update((excerpt(source.key, 400), source) for source in found)
+    else:
+        sources = read_sources(runs)
+    missing = sources.missing if sources.found else (_UNRECORDED, *sources.missing)
+    notes = "".join(f'<p class="note">{prose(sentence)}</p>' for sentence in missing)
     blocks = "".join(
         f'<script type="text/plain" id="source-{number}">{source.block}</script>\n'
         for number, source in enumerate(sources.found)
+        if source.block
     )
-    pictures = f'<script type="application/json" id="pictures">{json.dumps(sources.pictures)}</script>'
-    return f"{_frame(runs, sources)}{blocks}{pictures}"
+    return (
+        f'{asset("viewer.html")}<noscript><p class="note">{_SILENT}</p></noscript><div id="missing">{notes}</div>'
+        f'<script type="application/json" id="index">{_index(runs, sources, live=live is not None)}</script>{blocks}'
+        f'<script type="application/json" id="pictures">{json.dumps(sources.pictures)}</script>'
+    )
 
 
-def _live_viewer(runs: Sequence[RunData], live: Live) -> str:
-    """Return the viewer without its episodes, which a server has."""
-    each = [_sources_of(number, run) for number, run in enumerate(runs)]
-    found = tuple(source for of_run in each for source in of_run.found)
-    live.sources.update((excerpt(source.key, 400), source) for source in found)
-    return _frame(runs, Sources(found, tuple(said for of_run in each for said in of_run.missing)), live=True)
-
-
-def _sources_of(number: int, run: RunData) -> Sources:
+def _sources_of(run: RunData) -> Sources:
     """Return the sources of a run, or the reason why they cannot be read: other runs are on the page too."""
     try:
-        return find_sources(number, run)
+        return find_sources(run)
     except (InvalidInput, OSError) as error:
         return Sources((), (f"{run.name}: its episodes cannot be read: {first_line(error, 300)}",))
-
-
-def _frame(runs: Sequence[RunData], sources: Sources, *, live: bool = False) -> str:
-    index = f'<script type="application/json" id="index">{_index(runs, sources, live=live)}</script>'
-    silent = f'<noscript><p class="note">{_SILENT}</p></noscript>'
-    none = "" if sources.found else f'<p class="note">{_UNRECORDED}</p>'
-    return f'{asset("viewer.html")}{silent}<div id="missing">{none}{_missing(sources)}</div>{index}'
-
-
-def _missing(sources: Sources) -> str:
-    return "".join(f'<p class="note">{prose(sentence)}</p>' for sentence in sources.missing)
 
 
 def _index(runs: Sequence[RunData], sources: Sources, *, live: bool) -> str:
@@ -306,7 +294,7 @@ def _index(runs: Sequence[RunData], sources: Sources, *, live: bool) -> str:
         "sources": [
             {
                 "key": excerpt(source.key, 400),
-                "run": source.run,
+                "run": runs.index(source.run),
                 "label": excerpt(source.label, 200),
                 "training": not source.policy,
                 "episodes": source.episodes,

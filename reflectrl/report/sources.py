@@ -47,17 +47,12 @@ class Source:
 
     key: str
     """Identifier in the page's address, independent of what else is reported."""
-    run: int
-    """Number of the run."""
+    run: RunData
     label: str
     policy: str
     """Name of the evaluated policy; empty for training."""
-    name: str
-    """Name of the run."""
-    folder: Path
-    """The run folder."""
     files: tuple[str, ...]
-    """Names of the files in it: that of an evaluated policy's episodes, or one for each iteration of training."""
+    """Names of the files in the run folder: one for an evaluated policy, or one for each iteration of training."""
     episodes: int | None = None
     """Number of episodes; ``None`` before they are read."""
     block: str = ""
@@ -74,7 +69,7 @@ class Source:
         states = []
         for name in self.files if self.policy else [file for each in self.files for file in (each, _beside(each))]:
             with suppress(FileNotFoundError):
-                now = (self.folder / name).stat()
+                now = (self.run.path / name).stat()
                 states.append((name, now.st_size, now.st_mtime_ns))
         return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
@@ -99,7 +94,7 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
     found: list[Source] = []
     missing: list[str] = []
     album, few = Album(), False
-    every = [find_sources(number, run, limits) for number, run in enumerate(runs)]
+    every = [find_sources(run, limits) for run in runs]
     count = max(1, sum(len(known.found) for known in every))
     prompts, reader = limits.prompts // count, reader_of(runs[0].path) if len(runs) == 1 else None
     for run, known in zip(runs, every, strict=True):
@@ -136,14 +131,14 @@ def read_sources(runs: Sequence[RunData], limits: PageLimits = LIMITS) -> Source
     return Sources(tuple(found), tuple(missing), tuple(album.pictures))
 
 
-def find_sources(number: int, run: RunData, limits: PageLimits = LIMITS) -> Sources:
-    """Return the sources of the ``number``-th run, not read yet, and sentences about those that are missing."""
+def find_sources(run: RunData, limits: PageLimits = LIMITS) -> Sources:
+    """Return the sources of a run, not read yet, and sentences about those that are missing."""
     missing: list[str] = []
-    found = [*_evaluated(number, run, missing), *_trained(number, run, limits.training, missing)]
+    found = [*_evaluated(run, missing), *_trained(run, limits.training, missing)]
     return Sources(tuple(found), tuple(missing))
 
 
-def _evaluated(number: int, run: RunData, missing: list[str]) -> Iterator[Source]:
+def _evaluated(run: RunData, missing: list[str]) -> Iterator[Source]:
     splits = len({row.split for row in run.rows})
     for name, row in {episodes_file(row, splits): row for row in run.rows}.items():
         label = f"{row.policy}, {row.mode}"
@@ -153,10 +148,10 @@ def _evaluated(number: int, run: RunData, missing: list[str]) -> Iterator[Source
             continue
         words = "no reflections" if row.reflections == "none" else f"reflections by {row.reflections}"
         label += f", {words}" + (f", split {row.split}" if splits > 1 else "")
-        yield Source(f"{run.name}/{key}", number, label, row.policy, run.name, run.path, (name,))
+        yield Source(f"{run.name}/{key}", run, label, row.policy, (name,))
 
 
-def _trained(number: int, run: RunData, most: int, missing: list[str]) -> Iterator[Source]:
+def _trained(run: RunData, most: int, missing: list[str]) -> Iterator[Source]:
     """Yield the source of the run's training, with iterations that are spread evenly over it."""
     iterations = recorded_iterations(run.path)
     if not iterations:
@@ -167,8 +162,7 @@ def _trained(number: int, run: RunData, most: int, missing: list[str]) -> Iterat
     if len(iterations) > count:
         missing.append(f"{run.name}: of training, {count:,} of {len(iterations):,} recorded iterations are here.")
         iterations = [iterations[round(place * (len(iterations) - 1) / (count - 1))] for place in range(count)]
-    files = tuple(map(training_episodes_file, iterations))
-    yield Source(f"{run.name}/training", number, "training", "", run.name, run.path, files)
+    yield Source(f"{run.name}/training", run, "training", "", tuple(map(training_episodes_file, iterations)))
 
 
 def read_source(source: Source, missing: list[str], limits: PageLimits = LIMITS) -> list[RecordedEpisode]:
@@ -178,20 +172,20 @@ def read_source(source: Source, missing: list[str], limits: PageLimits = LIMITS)
         InvalidInput: a file that is damaged, or gone since the source was found.
 
     """
-    ledger = Ledger(source.folder)
+    run, ledger = source.run, Ledger(source.run.path)
     if source.policy:
         header, played = read_trajectories(ledger.verify(source.files[0]))
         layout = None if source.policy in UNTRAINED else header.prompt
-        of = f"{source.name}: of {source.label}"
+        of = f"{run.name}: of {source.label}"
         return [RecordedEpisode(each, layout=layout) for each in _first(played, limits.evaluated, of, missing)]
     episodes: list[RecordedEpisode] = []
     for file in source.files:
         path = ledger.verify(file)
         iteration = _iteration(file)
         header, recorded = read_trajectories(path)
-        played = _first(recorded, limits.training, f"{source.name}: of {path.stem}", missing)
+        played = _first(recorded, limits.training, f"{run.name}: of {path.stem}", missing)
         given: Sequence[tuple[float, ...] | None] = [None] * len(played)  # in older folders, which lack that file
-        if (source.folder / _beside(file)).is_file():
+        if (run.path / _beside(file)).is_file():
             given = _advantages(ledger.verify(_beside(file)), played, missing)
         episodes += [
             RecordedEpisode(episode, iteration, each, header.prompt)

@@ -10,7 +10,7 @@ const DIFFER = "differ";
 const PARTS = ["instructions", "past", "state", "words", "menu"]; // of a prompt, as in packing.py
 
 const at = (id) => document.getElementById(id);
-let index = JSON.parse(at("index")?.textContent ?? "null"); // of runs and sources; null in a page without a viewer
+let index = JSON.parse(at("index").textContent); // of runs and sources
 const loaded = new Map(); // key and version of a source -> promise of its episodes
 
 // What is shown; everything on the page follows from it.
@@ -497,17 +497,19 @@ function address() {
   return given.toString();
 }
 
+// Choose sources by their keys, where they are there.
+function findSources(source, beside) {
+  const place = (wanted) => index.sources.findIndex(({ key }) => key === wanted);
+  state.source = place(source) < 0 ? index.first : place(source);
+  state.beside = place(beside);
+}
+
 // Take up what the address says; true where it says something of episodes.
 function recall() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (!given.has("of")) return false;
-  const place = (key, otherwise) => {
-    const number = index.sources.findIndex((source) => source.key === key);
-    return number < 0 ? otherwise : number;
-  };
   const whole = (name) => Math.max(0, Number.parseInt(given.get(name), 10) || 0);
-  state.source = place(given.get("of"), index.first);
-  state.beside = place(given.get("beside"), -1);
+  findSources(given.get("of"), given.get("beside"));
   state.outcome = [...OUTCOMES, DIFFER].includes(given.get("outcome")) ? given.get("outcome") : "";
   state.order = given.get("order") in ORDERS ? given.get("order") : "";
   state.task = given.get("task") ?? "";
@@ -560,22 +562,18 @@ function fillChoices() {
 
 // Take up another index of a page that follows its runs: what is shown stays, where it still exists.
 async function takeUp(fresh) {
-  const [before, known, shown] = [index, state, mine?.episodes[state.episode]];
-  const key = (number) => before.sources[number]?.key;
-  const place = (wanted, otherwise) => {
-    const number = fresh.sources.findIndex((source) => source.key === wanted);
-    return number < 0 ? otherwise : number;
-  };
-  const version = (of, number) => `${of.sources[number]?.version} ${of.sources[number]?.key}`;
-  const seen = [version(before, known.source), version(before, known.beside)];
-  [state.source, state.beside] = [place(key(state.source), fresh.first), place(key(state.beside), -1)];
+  const shown = mine?.episodes[state.episode];
+  const key = (number) => index.sources[number]?.key;
+  const version = (number) => `${index.sources[number]?.version} ${key(number)}`;
+  const [seen, keys] = [[version(state.source), version(state.beside)], [key(state.source), key(state.beside)]];
   index = fresh;
-  const now = new Set(index.sources.map((_, number) => version(index, number)));
+  findSources(...keys);
+  const now = new Set(index.sources.map((_, number) => version(number)));
   for (const name of loaded.keys()) if (!now.has(name)) loaded.delete(name);
   at("viewer").hidden = !index.sources.length;
   if (!index.sources.length) return;
   fillChoices();
-  if (seen[0] === version(index, state.source) && seen[1] === version(index, state.beside)) return fillForm();
+  if (seen[0] === version(state.source) && seen[1] === version(state.beside)) return fillForm();
   const data = await load(state.source).catch(() => null);
   const same = (one) => one.name === shown.name && one.iteration === shown.iteration && one.seed === shown.seed
     && one.repetition === shown.repetition;
@@ -601,4 +599,4 @@ function start() {
   open().then(() => linked && (at("viewer").focus({ preventScroll: true }), at("viewer").scrollIntoView()));
 }
 
-if (index) start();
+start();

@@ -156,7 +156,7 @@ class LivePage:
 
     def _pack(self, key: str, source: Source, version: str) -> str:
         began, missing, album = time.monotonic(), list[str](), Album(LIMITS.pictures)
-        reader = reader_of(source.folder) if source.reads else None
+        reader = reader_of(source.run.path) if source.reads else None
         block = pack(read_source(source, missing), album, reader, LIMITS.tokens)
         text = json.dumps({"block": block, "pictures": album.pictures, "missing": missing})
         ended = time.monotonic()

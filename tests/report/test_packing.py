@@ -141,7 +141,7 @@ def test_the_worst_groups_are_the_environments_or_those_of_an_option():
 def test_the_page_of_one_run_has_the_tokens_that_its_policy_read(trained_run, tmp_path):
     folder = shutil.copytree(trained_run(), tmp_path / "one")
     [run] = read_runs([folder])
-    rlft = next(source for source in find_sources(0, run).found if source.policy == "rlft")
+    rlft = next(source for source in find_sources(run).found if source.policy == "rlft")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "policy")
     [recorded, *_] = read_source(rlft, [])
     prompts = [view.prompt for view in policy_views(recorded.trajectory, recorded.layout)]
