@@ -16,9 +16,8 @@ from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
 from reflectrl.core import InvalidInput, Observation, Trajectory
-from reflectrl.core.jsonl import read_jsonl
 from reflectrl.core.origin import Ledger
-from reflectrl.core.run_files import recorded_iterations, sft_rows_file, sft_training_file, training_episodes_file
+from reflectrl.core.run_files import recorded_iterations, sft_rows_file, training_episodes_file
 from reflectrl.data_gen.rows import Row, read_rows
 from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.prompts.views import State
@@ -170,13 +169,6 @@ class _Evidence:
     def policy_rows(self) -> list[Row]:
         return self.taught("policy")
 
-    def checks(self, player: str) -> list[Mapping[str, Any]]:
-        """Records of a player's SFT."""
-        path = self.run.path / sft_training_file(player)
-        with suppress(InvalidInput):
-            return [line for _, line in read_jsonl(path) if isinstance(line, dict)] if path.is_file() else []
-        return []
-
     def _episodes(self, name: str) -> tuple[PromptFormat | None, list[Trajectory]]:
         with suppress(InvalidInput):
             if (self.run.path / name).is_file():
@@ -270,11 +262,7 @@ def _cut(of: _Evidence) -> Cause | None:
 
 def _not_imitated(of: _Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
-    rows = [(line.get("held_out_loss"), line.get("accuracy")) for line in of.checks("policy")]
-    measured = [(loss, right) for loss, right in rows if isinstance(loss, float) and isinstance(right, float)]
-    if not measured:
-        return None
-    _, accuracy = min(measured)
+    _, accuracy = min(((check.held_out_loss, check.accuracy) for check in of.run.sft.get("policy", ())), default=(0, 1))
     if accuracy >= IMITATED:
         return None
     return Cause(
@@ -286,8 +274,7 @@ def _not_imitated(of: _Evidence) -> Cause | None:
 
 def _longer(of: _Evidence, player: str) -> str:
     """Return a larger budget, where this is what has bounded a player's SFT."""
-    steps = [line.get("step") for line in of.checks(player)][-1:]
-    key = f"sft.{player}.steps"
+    steps, key = [check.step for check in of.run.sft.get(player, ())][-1:], f"sft.{player}.steps"
     return "more `budget.minutes`, " if of.setting(f"budget.chosen.{key}") and steps == [of.setting(key)] else ""
 
 

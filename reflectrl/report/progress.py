@@ -39,7 +39,7 @@ def progress(run: RunData) -> Progress:
     if last.done:
         return Progress(f"{last.name} done", finished=True)
     if last.name == "rlft":
-        planned = [*map(_iterations, _list(run.settings.get("rlft.lessons")))]
+        planned = _planned(run.settings.get("rlft.lessons"))
         ended = [len(places) for _, places in lessons(run.points)][:-1]  # some of them early, at their threshold
         total = sum(ended) + sum(planned[len(ended) :])
         made, paces = len(run.points), run.paces[-RECENT:]
@@ -59,13 +59,9 @@ def progress(run: RunData) -> Progress:
     return Progress(last.name, finished=False)
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _iterations(lesson: object) -> int:
-    found = lesson.get("iterations") if isinstance(lesson, dict) else None
-    return found if isinstance(found, int) else 0
+def _planned(lessons: object) -> list[int]:
+    found = [each.get("iterations") for each in lessons if isinstance(each, dict)] if isinstance(lessons, list) else []
+    return [count for count in found if isinstance(count, int)]
 
 
 def _part(made: int, total: int, what: str) -> str:
