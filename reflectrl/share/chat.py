@@ -31,7 +31,7 @@ LEAST = 1e-30
 
 
 class Function(BaseModel):
-    """A function of the client's: an action, or one action per value of its only parameter, an enum."""
+    """A function: an action, or one action per value of its only parameter, an enum; or a call of it."""
 
     model_config = ConfigDict(strict=True, use_attribute_docstrings=True)
 
@@ -39,33 +39,17 @@ class Function(BaseModel):
     """With spaces for its underscores, the action, if there are no parameters."""
     parameters: dict[str, JsonValue] | None = None
     """JSON schema of an object without properties, or with one that is an ``enum`` of texts, which are the actions."""
+    arguments: Text = ""
+    """Of a call: its arguments, as JSON."""
 
 
 class Tool(BaseModel):
-    """A tool that the agent may call."""
+    """A tool that the agent may call, has to call, or has called."""
 
     model_config = ConfigDict(strict=True)
 
     type: Literal["function"]
     function: Function
-
-
-class NamedFunction(BaseModel):
-    """A function by its name."""
-
-    model_config = ConfigDict(strict=True)
-
-    name: Text
-    arguments: Text = ""
-
-
-class NamedTool(BaseModel):
-    """A tool by its name: one that has to be called, or that was called."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["function"]
-    function: NamedFunction
 
 
 class Message(BaseModel):
@@ -75,7 +59,7 @@ class Message(BaseModel):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[dict[str, JsonValue]] | None = None
-    tool_calls: list[NamedTool] | None = None
+    tool_calls: list[Tool] | None = None
 
 
 class ChatRequest(BaseModel):
@@ -91,7 +75,7 @@ class ChatRequest(BaseModel):
     where it was trained on the environment's short form of them."""
     tools: list[Tool] | None = None
     """The menu: an action for each tool, or for each value of its only parameter."""
-    tool_choice: Literal["auto", "required", "none"] | NamedTool | None = None
+    tool_choice: Literal["auto", "required", "none"] | Tool | None = None
     """``auto`` and ``required``: the agent always calls a tool; a named tool: the menu has its actions only; ``none``:
     refused if there are tools."""
     response_format: dict[str, JsonValue] | None = None
@@ -231,7 +215,7 @@ def _answers(chat: ChatRequest) -> dict[str, Answer]:
             "tool_choice is 'none', but tools are the menu, and this agent always answers with an action of it; leave "
             "tool_choice out, or give the menu as a response_format or as structured_outputs."
         )
-    if isinstance(chat.tool_choice, NamedTool):
+    if isinstance(chat.tool_choice, Tool):
         wanted = chat.tool_choice.function.name
         tools = [tool for tool in tools if tool.function.name == wanted]
         if not tools:
