@@ -37,18 +37,6 @@ def agent(run: Path) -> Agent:
     return load_agent(run, greedy=False)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_an_agent_plays_what_a_rollout_plays(agent: Agent, seed: int) -> None:
-    env = NumberLine()
-    episodes = [Episode(env.tasks("test")[0], seed)]
-    [played] = rollout([env], episodes, policy=agent.policy, seats=agent.seats, layout=agent.layout)
-    env.reset(seed=seed, options={"task": env.tasks("test")[0]})
-    for step, turn in enumerate(played.turns):
-        move = agent.act(env.observation, played.actions[:step], seed=seed)
-        assert (move.reflection, move.menu.actions, move.decision) == (turn.reflection, turn.menu, turn.decision)
-        env.step(move.decision.action)
-
-
 def test_words_that_are_given_are_not_asked_for(agent: Agent) -> None:
     move = agent.act(STATE, said={"reflector": "Add one."})
     assert move.reflection == "Add one."

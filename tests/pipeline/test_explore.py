@@ -113,15 +113,6 @@ def test_long_names_are_cut_and_long_questions_refused(run: Path, repository: Pa
         explore(str(repository), "xyz?" * 200, trained(run), options={}, seed=0)
 
 
-def test_a_run_that_goes_on_to_rlft_plays_with_its_last_policy(run: Path, tmp_path: Path) -> None:
-    later = tmp_path / "later"
-    shutil.copytree(run, later)
-    write(later, recipe())
-    assert trained(later).who == f"policy-sft of {later}"
-    shutil.copytree(later / "policy-sft", later / "policy")
-    assert trained(later).who == f"policy of {later}"
-
-
 @pytest.mark.parametrize(
     ("made_of", "fact"),
     [

@@ -165,17 +165,6 @@ def test_episodes_are_packed_once_for_all_and_again_after_a_rest(tmp_path: Path)
     assert "advantages-00000.jsonl does not fit the episodes beside it" in said
 
 
-def test_fifty_runs_are_looked_at_in_milliseconds(tmp_path: Path) -> None:
-    for number in range(50):
-        training(tmp_path / f"run-{number}")
-    followed = FollowedRuns([tmp_path])
-    followed.look()
-    began = time.process_time()
-    for _ in range(10):
-        assert not followed.look()
-    assert (time.process_time() - began) / 10 < 0.1
-
-
 # ---- how far they are ------------------------------------------------------------------------------------------------
 
 
