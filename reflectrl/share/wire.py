@@ -8,6 +8,7 @@ import re
 import traceback
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -166,45 +167,37 @@ def check_origins(origins: Iterable[str]) -> None:
             )
 
 
+@dataclass(repr=False)
 class Gate:
     """Middleware that checks host, page and key, limits the size and time of a body, and hides internal errors.
 
     FastAPI's ``HTTPBearer`` runs after the body is read, and for known paths only; Starlette's
     ``TrustedHostMiddleware`` cannot allow all IP addresses.
-
-    Args:
-        app: the application behind it.
-        bounds: limits of a request.
-        key: bearer key that clients must send; ``None`` for no check.
-        hosts: host names that clients may use, besides ``localhost`` and IP addresses.
-        pages: host names of web pages that may ask, besides the server's own.
-        origins: origins of further web pages that may.
-        public: paths that need no key.
-
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        bounds: Bounds,
-        key: str | None,
-        hosts: Iterable[str] = (),
-        pages: Iterable[str] = (),
-        origins: Collection[str] = (),
-        public: Collection[str] = (),
-    ) -> None:
-        self._app = app
-        self._bounds = bounds
-        self._key = key
-        self._hosts = {"localhost", *map(str.lower, hosts)}
-        self._pages = {*map(str.lower, pages)}
-        self._origins = origins
-        self._public = public
+    app: ASGIApp
+    """The application behind it."""
+    bounds: Bounds
+    """Limits of a request."""
+    key: str | None
+    """Bearer key that clients must send; ``None`` for no check."""
+    hosts: Iterable[str] = ()
+    """Host names that clients may use, besides ``localhost`` and IP addresses."""
+    pages: Iterable[str] = ()
+    """Host names of web pages that may ask, besides the server's own."""
+    origins: Collection[str] = ()
+    """Origins of further web pages that may."""
+    public: Collection[str] = ()
+    """Paths that need no key."""
+
+    def __post_init__(self) -> None:
+        """Read host names in small letters."""
+        self.hosts, self.pages = {"localhost", *map(str.lower, self.hosts)}, {*map(str.lower, self.pages)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or websocket, or pass on an event of the application's lifespan."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         if scope["type"] == "websocket":
@@ -212,7 +205,7 @@ class Gate:
             return
         try:
             self._check_origin(headers)
-            if scope["path"] not in self._public:
+            if scope["path"] not in self.public:
                 self._check_key(headers)
             body = await self._body(receive)
         except HTTPException as refused:
@@ -226,7 +219,7 @@ class Gate:
             return whole.pop() if whole else await receive()
 
         try:
-            await self._app(scope, replay, send)
+            await self.app(scope, replay, send)
         except Exception as error:  # noqa: BLE001 - a bug: its place goes to stderr, its message may hold private data
             frames = "".join(traceback.format_tb(error.__traceback__))
             tell_user(f"error: a request failed with {type(error).__name__}\n{frames}")
@@ -240,7 +233,7 @@ class Gate:
         except HTTPException:
             await send({"type": "websocket.close"})
         else:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
 
     def _check_origin(self, headers: Headers) -> None:
         """Refuse a host name that a web page may have pointed at this server (DNS rebinding), and pages of others.
@@ -249,24 +242,24 @@ class Gate:
         """
         given = headers.get("host", "").lower()
         host = host_of(f"//{given}")
-        if host not in self._hosts and not ip_address(host):
-            known = ", ".join(sorted(self._hosts))
+        if host not in self.hosts and not ip_address(host):
+            known = ", ".join(sorted(self.hosts))
             sentence = f"the header Host names {host[:60]!r}; expected {known} or an IP address"
             raise HTTPException(421, f"{sentence}: use one of them, or start the server with --served-as NAME.")
         page = headers.get("origin", f"//{given}").lower()
-        if page.partition("//")[2] != given and host_of(page) not in self._pages and page not in self._origins:
+        if page.partition("//")[2] != given and host_of(page) not in self.pages and page not in self.origins:
             sentence = f"a web page of {page[:60]!r} asked; only those of this server's own address may"
             raise HTTPException(403, f"{sentence}, and those of --served-as (an environment) or --allow-origin.")
 
     def _check_key(self, headers: Headers) -> None:
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        right = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), (self._key or "").encode())
-        if self._key is not None and not right:
+        right = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), (self.key or "").encode())
+        if self.key is not None and not right:
             sentence = "the key is missing or wrong; send it as `Authorization: Bearer KEY`."
             raise HTTPException(401, sentence, {"www-authenticate": "Bearer"})
 
     async def _body(self, receive: Receive) -> bytes:
-        body, more, bounds = bytearray(), True, self._bounds
+        body, more, bounds = bytearray(), True, self.bounds
         try:
             async with asyncio.timeout(bounds.timeout_s):
                 while more:
