@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from both import Both
 from cpu_fsdp import allow, ask
 from peft import LoraConfig, get_peft_model
-from remembered import played
 from safetensors.torch import save_file
 from tiny import LAYOUT, gpt2, language_model, tokenizer
 from tiny_rlft import Run, run, value_head
@@ -35,7 +34,6 @@ from reflectrl.seats.retriever import Retriever
 from reflectrl.seats.served import PolicyServer
 from reflectrl.seats.table import Seat
 from reflectrl.training.checkpoints import last_checkpoint
-from reflectrl.training.learner import episodes_of_ranks
 from reflectrl.training.sharding import whole
 
 OPTIONS = {
@@ -96,15 +94,6 @@ def validate(folder: Path) -> None:
     save_file(trained.weights, folder / f"validated_{rank}.safetensors")
     found = [trained.trainer.iteration, encode(trained.trainer.validated), encode(trained.iterations)]
     (folder / f"validated_{rank}.json").write_text(json.dumps(found))
-
-
-def share_episodes(folder: Path) -> None:
-    """Write the episodes of this process, and those that it has received from all processes."""
-    accelerator = Accelerator(cpu=True)
-    rank = accelerator.process_index
-    own = [played(name, ("wait", ""), ("put it", "")) for name in ("mug", "cup", "häm")[rank : 2 * rank + 1]]
-    known = episodes_of_ranks(accelerator, own)
-    (folder / f"shared_{rank}.json").write_text(json.dumps([encode(own), encode(known)]))
 
 
 def remembering(folder: Path, *, dies_after: int | None = None, name: str = "memory.jsonl") -> Run:

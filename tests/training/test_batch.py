@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-import math
 import random
 from dataclasses import replace
 
@@ -14,8 +12,7 @@ from tiny_rlft import ppo, value_head
 from reflectrl.config.advantage import BatchMean, LeaveOneOut, NoBaseline, StepGroup, ValueHead
 from reflectrl.config.training import PPO, EntropyBonus, Reinforce, RLFTSettings, Term
 from reflectrl.core import Observation, Task, Trajectory, Written
-from reflectrl.seats.table import Seat
-from reflectrl.training.batch import advantages_by_episode, columns_of, minibatches, rated_alike, scored, step_samples
+from reflectrl.training.batch import columns_of, minibatches, step_samples
 from reflectrl.training.objective import Objective, step_losses
 
 pytestmark = pytest.mark.numerical
@@ -41,30 +38,6 @@ LEAVE_ONE_OUT, VALUE = LeaveOneOut(normalize=False), value_head(normalize=False)
 
 def samples(*episodes, layout=LAYOUT, advantage=NONE, replayed=(), **options):
     return step_samples(episodes, layout, RLFTSettings(advantage=advantage, **options), replayed)
-
-
-def test_unrated_episodes_are_not_learned_from():
-    assert scored(SHORT, {"env": 1.0, "rater": 0.0})  # a rater that is only audited may fail
-    assert not scored(SHORT, {"env": 0.0, "rater": 1.0})
-
-
-class Silent:
-    """Player that is never asked here."""
-
-    def say(self, views, draws):  # noqa: ARG002 - nothing is said
-        return []
-
-
-def test_equal_ratings_teach_nothing():
-    (turn,) = SHORT.turns
-    low, high = (replace(SHORT, turns=(replace(turn, rewards={"rater": score}),)) for score in (0.0, 1.0))
-
-    def alike(*learned):
-        return rated_alike(learned, {"rater": 1.0}, [Seat("rater", Silent())], lambda *numbers: [[*numbers]])
-
-    assert alike(high, high)
-    assert not alike(low, high)
-    assert not alike(high)
 
 
 def advantages(*episodes, **options):
@@ -119,48 +92,6 @@ def test_step_groups_hold_equal_observations_of_one_task():
     assert found == [-0.5 + 2 * 0.25, 0.5 - 2 * 0.25, 0.5, 0.0]
 
 
-WORLD = {
-    ("Hall.", 0): (-1.0, "Attic."),
-    ("Hall.", 1): (2.0, "Hall."),
-    ("Attic.", 0): (4.0, None),
-    ("Attic.", 1): (-3.0, None),
-}
-"""Reward and next state by state and action, for episodes of at most two steps; action 1 in the hall stays there."""
-GO = {"Hall.": 0.3, "Attic.": 0.6}
-"""Probability of action 0."""
-
-
-def two_steps(first, second):
-    reward, state = WORLD["Hall.", first]
-    return [("Hall.", first, reward), (state, second, WORLD[state, second][0])]
-
-
-def score(state, index):
-    """Return the derivative of an action's log-probability with respect to the state's logit."""
-    return (1.0 if index == 0 else 0.0) - GO[state]
-
-
-@pytest.mark.parametrize("estimator", [NONE, LEAVE_ONE_OUT])
-def test_the_expected_update_of_two_episodes_is_the_gradient_of_the_return(estimator):
-    """The expectation is exact: a sum over all pairs of episodes of a two-step world, weighted by probability."""
-    layout = replace(LAYOUT, history=0)  # so that both steps in the hall read the same prompt
-    played = []
-    for first, second in itertools.product((0, 1), repeat=2):
-        steps = two_steps(first, second)
-        probability = math.prod(GO[state] if index == 0 else 1 - GO[state] for state, index, _ in steps)
-        played.append((steps, probability))
-    gradient = {
-        at: sum(p * sum(r for *_, r in steps) * sum(score(s, i) for s, i, _ in steps if s == at) for steps, p in played)
-        for at in GO
-    }
-    expected = dict.fromkeys(GO, 0.0)
-    for (one, p), (other, q) in itertools.product(played, repeat=2):
-        found = samples(episode(*one), episode(*other), layout=layout, advantage=estimator)
-        for (state, index, _), sample in zip([*one, *other], found, strict=True):
-            expected[state] += p * q * sample.advantage * score(state, index) / 2
-    assert expected == pytest.approx(gradient, abs=1e-6)
-
-
 def test_normalisation_changes_advantages_and_not_returns():
     found = samples(SHORT, LONG, advantage=BatchMean())
     deviation = (2 / 3) ** 0.5
@@ -201,26 +132,6 @@ def loss_of(found, objective, logprobs=None, *, entropies=None, values=None, div
     )
 
 
-def one_step(won, value):
-    (played,) = episode(("Hall.", 0, float(won))).turns
-    turn = replace(played, decision=replace(played.decision, value=value))
-    return Trajectory(Task("t"), 0, (turn,), terminated=True, truncated=False, success=won)
-
-
-def test_replayed_successes_do_not_change_values():
-    settings = RLFTSettings(advantage=value_head(center=True))
-    value = torch.tensor(0.0, requires_grad=True)
-    head = torch.optim.SGD([value], lr=0.5)
-    for _ in range(60):
-        fresh = [one_step(number % 2 == 0, value.item()) for number in range(64)]  # success 50 %
-        replayed = [one_step(True, value.item())] * 16
-        found = step_samples(fresh, LAYOUT, settings, replayed)
-        head.zero_grad()
-        (loss_of(found, Objective.of(settings), values=value.expand(len(found))).total / len(found)).backward()
-        head.step()
-    assert value.item() == pytest.approx(0.5, abs=0.01)
-
-
 def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else():
     objective = Objective(ppo(), ValueHead(), EntropyBonus(0.1), Term(0.1))
     won = episode(("Hall.", 0, 2.0))  # value 0.5, so the advantage is 1.5
@@ -232,12 +143,6 @@ def test_a_replayed_step_makes_its_action_more_probable_and_trains_nothing_else(
     assert logprobs.grad.tolist() == pytest.approx([-0.5, -1.5])  # the gradient of REINFORCE
     assert all(part.grad[0] != 0 and part.grad[1] == 0 for part in parts.values())
     assert (loss.kl, loss.clipped) == (0.0, 0.0)
-
-
-def test_advantages_are_reported_by_episode():
-    found = samples(SHORT, LONG, advantage=BATCH)
-    assert advantages_by_episode(found, [SHORT], [SHORT]) == [[-1.0]]
-    assert advantages_by_episode(found, [SHORT, LONG], [SHORT, LONG]) == [[-1.0], [0.0, 1.0]]
 
 
 # ---- minibatches -----------------------------------------------------------------------------------------------------

@@ -57,14 +57,13 @@ def test_rewards_beyond_all_numbers_stop_before_the_weights_are_touched(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
-def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(max_grad_norm, tmp_path):
+def test_a_gradient_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
     options = {
         "advantage": value_head(),
         "lessons": [Lesson("main", 20, env={"size": 6})],
         "save_every": 1,
         "optimizer": torch.optim.SGD,
-        "max_grad_norm": max_grad_norm,
+        "max_grad_norm": 1.0,
         "learning_rate": 1e18,  # the first step goes too far
     }
     done = run(tmp_path / "run", gpt2(spread=0.1), failures=tmp_path / "elsewhere", **options)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rlft_on_ranks import remember, remembering, share_episodes
+from rlft_on_ranks import remember, remembering
 from tiny_rlft import Killed, Run
 from warm_processes import start_ranks
 
@@ -51,16 +51,6 @@ def test_a_resumed_training_remembers_the_same(straight: tuple[Path, Run], tmp_p
     assert (tmp_path / "memory.jsonl").read_bytes() == (folder / "memory.jsonl").read_bytes()
     assert again.iterations == trained.iterations[2:]
     assert all(weight.equal(trained.weights[name]) for name, weight in again.weights.items())
-
-
-@pytest.mark.slow
-def test_all_processes_of_a_launch_remember_the_episodes_of_all(tmp_path: Path):
-    for process in start_ranks(tmp_path, share_episodes, tmp_path):
-        assert process.wait() == 0, process.said
-    own, known = zip(*(json.loads((tmp_path / f"shared_{rank}.json").read_text()) for rank in (0, 1)), strict=True)
-    assert known[0] == known[1] == [*own[0], *own[1]]
-    assert [len(rows) for rows in own] == [1, 2]  # of different lengths
-    assert all(decode(Trajectory, row, "shared") for row in known[0])
 
 
 @pytest.mark.slow

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import LABELS, LAYOUT, gpt2, tokenizer
-from tiny_rlft import Killed, config
+from tiny_rlft import config
 from transformers import PreTrainedModel
 
 from reflectrl.config.advantage import GAE, Advantage, Floats, NoBaseline, Steps, ValueHead, generalized_advantages
-from reflectrl.config.training import PPO, EntropyBonus, RLFTSection, Terms
 from reflectrl.core import Trajectory
 from reflectrl.core.settings import settings
 from reflectrl.envs.number_line import NumberLine
-from reflectrl.training.arguments import suited_args
 from reflectrl.training.rlft import ReflectRLTrainer
 
 
@@ -82,34 +79,3 @@ def test_an_estimator_that_a_user_defines_may_have_a_value_head(tmp_path: Path) 
     assert any(map(any, values))  # it has learned after the first iteration
     for (episode, given), estimated in zip(played, values, strict=True):
         assert given == pytest.approx([one - other / 2 for one, other in zip(to_come(episode), estimated, strict=True)])
-
-
-@pytest.mark.filterwarnings("ignore:'pin_memory'")  # of PyTorch, where there is no GPU
-def test_without_arguments_a_trainer_learns_with_the_settings_of_a_recipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    seen = []
-
-    def listen(*played: object) -> None:
-        seen.append(played)
-        raise Killed
-
-    model = gpt2(spread=0.1, n_positions=1024)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    trainer = ReflectRLTrainer(
-        model, None, tokenizer(), env=NumberLine, layout=LAYOUT, labels=LABELS, on_iteration=listen
-    )
-    args, shared = trainer.args, RLFTSection()
-    follows = PPO(kl_of_entropy=0.05)
-    assert (args.update, args.advantage, args.terms) == (follows, GAE(), Terms(entropy=EntropyBonus()))
-    assert suited_args(NumberLine, replace(LAYOUT, action_mode="text")).update == PPO()
-    for name in ("advantage", "terms", "replay", "task_priority", "learning_rate_end", "max_grad_norm"):
-        assert getattr(args, name) == getattr(shared, name)
-    with pytest.raises(Killed):
-        trainer.train()
-    [(done, fresh)] = seen
-    assert len(fresh) == 64
-    assert 1 < trainer.learner.steps <= 2 * 4
-    assert any(not weight.equal(before[name]) for name, weight in model.state_dict().items() if name in before)
-    assert done.kl > 0

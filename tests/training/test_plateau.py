@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -44,8 +43,6 @@ def rows(tasks, episodes, steps, row=lambda at: policy_row(f"|T{' ' * (at % 9)}P
         (rows(20, 2, 4), 0.1, 16),  # two whole tasks
         (rows(20, 3, 2), 0.1, 0),  # 12 rows would say little
         (rows(19, 2, 6), 0.1, 24),  # four episodes, because less than two tasks are a tenth
-        (rows(1, 10, 30), 0.1, 30),
-        (rows(1, 9, 30), 0.1, 0),  # less than an episode
         (rows(1, 1, 90), 0.5, 0),
         (rows(20, 2, 8), 0.0, 0),
         (rows(3, 2, 100), 0.5, MAX_ROWS),  # of three episodes, not all rows of the last
@@ -117,13 +114,12 @@ def test_accuracies_are_those_of_greedy_decoding_and_of_the_most_probable_label(
     assert [len(told[-1][player]) for player in held] == [4, 4]  # every 10 steps
 
 
-@pytest.mark.parametrize(("tasks", "held"), [(100, 10), (400, 20)])
-def test_many_rows_of_a_task_do_not_stand_for_other_tasks(tasks, held):
-    given = rows(tasks, 3, 100)
+def test_many_rows_of_a_task_do_not_stand_for_other_tasks():
+    given = rows(100, 3, 100)
     trained, checked = held_out_rows(given, 0.1, seed=1)
     assert len(checked) == MAX_ROWS
-    assert len({given[at].task for at in checked}) == held
-    assert len({given[at].task for at in trained}) == tasks - held
+    assert len({given[at].task for at in checked}) == 10
+    assert len({given[at].task for at in trained}) == 90
 
 
 # ---- plateau ---------------------------------------------------------------------------------------------------------
@@ -208,17 +204,3 @@ def test_a_training_killed_at_a_check_goes_on_to_the_same_weights(base, overfitt
     assert told[-1] == checks
     for name, value in expected.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
-
-
-@pytest.mark.slow
-def test_a_training_that_was_killed_behind_its_plateau_trains_no_more(base, overfitted, tmp_path):
-    expected, summary, _, folder = overfitted
-    given, seen = rows(1, 40, 1, noise), []
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    again = new_model(base, labels=LABELS, seed=0)
-    options = {**OVERFIT, "on_step": lambda step, *_: seen.append(step)}
-    assert fine_tune(again, given, tmp_path, "policy", **options) == summary
-    assert seen == []
-    assert all(
-        torch.equal(again.model.state_dict()[name], value) for name, value in expected.model.state_dict().items()
-    )

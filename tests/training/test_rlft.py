@@ -161,14 +161,6 @@ def test_the_coefficient_of_entropy_follows_its_target_from_iteration_to_iterati
     assert len(set(expected)) == len(expected)
 
 
-def test_labels_are_shuffled_at_each_step(straight):
-    turns = [turn for episodes in straight.episodes for t in episodes for turn in t.turns]
-    assert len({turn.menu for turn in turns if len(turn.menu) == 2}) == 2
-    for turn in turns:
-        assert set(turn.menu) == set(turn.observation.actions)
-        assert turn.menu[turn.decision.choice.index] == turn.decision.action
-
-
 def test_adapters_and_the_value_head_learn_and_their_base_does_not(straight):
     before = adapted().state_dict()
     weights = {name: weight for name, weight in straight.weights.items() if "value_head" not in name}

@@ -138,16 +138,7 @@ def test_under_autocast_prefixes_are_reused_too(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("compute", "most"), [("float32", 1e-6), ("bfloat16", 0.01)])
-def test_play_and_update_hardly_differ(compute, most, tmp_path):
+def test_in_bfloat16_play_and_update_hardly_differ(tmp_path):
     model = gpt2(spread=0.1, layers=2, width=64)
-    adopt_kernels(model, ModelSection(compute=compute))
-    assert trained(tmp_path, model, episodes=2)[0].iterations[0].logprob_gap < most
-
-
-@pytest.mark.slow
-def test_the_number_of_slots_changes_no_draw(tmp_path):
-    whole, _ = trained(tmp_path / "whole", gpt2(spread=0.1), episodes=8)
-    parts, _ = trained(tmp_path / "parts", gpt2(spread=0.1), episodes=8, batch_size=3)
-    assert actions(parts) == actions(whole)
-    assert len({len(episode.turns) for episode in whole.episodes[0]}) > 1
+    adopt_kernels(model, ModelSection(compute="bfloat16"))
+    assert trained(tmp_path, model, episodes=2)[0].iterations[0].logprob_gap < 0.01
