@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from explorer import Packages, cells, report, shown, with_training, without_training
-from trained_runs import SHORT, play_stages
+from explorer import Packages, cells, report, shown, without_training
 
 from reflectrl.config import load_recipe
 from reflectrl.envs.auto_explore.dataset import UNSEEN, Dataset, Question, read_dataset, write_dataset
-from reflectrl.pipeline import STAGES
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +50,3 @@ def test_everyone_plays_the_same_questions_by_the_commands_they_have(packages, c
 def test_what_is_shown_of_files_counts_once():
     first = "Folder: /\nFound by tea:\n/a.md: té"
     assert shown([first, f"{first}\nResult: 12345", "Folder: /x\nResult: 12345"]) == len("/a.md: té") + 1 + 10
-
-
-@pytest.mark.slow
-def test_a_run_plays_with_each_of_its_policies_and_its_reflector(packages, tmp_path):
-    overrides = ["dataset=null", f"env.options.dataset={packages.dataset}", "data.samples=40", "eval.split=unseen"]
-    changed = [*SHORT, *overrides, "rlft.lessons.0.iterations=1", "rlft.validation=null", "rlft.keep=last"]
-    play_stages(load_recipe("auto_explore/nano_search", changed), tmp_path / "run", *STAGES[:3])
-    lines = dict((title.partition(": ")[2], found) for title, found in with_training(packages, [tmp_path / "run"]))
-    assert [*lines] == ["before training", "SFT", "**SFT + RLFT (Reflect-RL)**"]
-    assert [len(found) for found in lines.values()] == [4, 4, 4]
-    assert len(Packages(packages.dataset, packages.recipe, 2).tasks) == 2

@@ -6,9 +6,7 @@ import gpu
 import pytest
 import torch
 from arms import ENGINE, LEARNING, published_rows
-from completions_server import CompletionsServer
 from engine_sides import effort
-from tiny import tokenizer
 from transformers import AutoModelForCausalLM
 
 from reflectrl.lm.adapters import add_lora
@@ -72,42 +70,6 @@ def test_a_model_plays_and_learns_on_all_sides():
     passes = (gpu.STEPS + 1) / (2 * gpu.STEPS)  # one a step for both episodes, and one for their common prefix
     assert float(found["act"][8]) == pytest.approx(passes, abs=0.005)
     assert all(float(cells[1]) > 0 for cells in rows(text)[-4:])  # operations a second
-
-
-@pytest.fixture
-def server(tmp_path):
-    shape = gpu.shape("smollm2")
-    AutoModelForCausalLM.from_config(shape).save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
-    with CompletionsServer(tmp_path, "smollm2") as server:
-        yield server
-
-
-@pytest.mark.slow
-def test_all_writers_are_compared(monkeypatch, server):
-    monkeypatch.setattr(effort, "server", server.url)
-    *_, text = gpu.PARTS["writers_smollm2"]()
-    heads, *found = rows(text)
-    assert heads[2:] == ["own loop", "continuous batching", "vLLM server", "batched `generate`"]
-    assert [cells[:2] for cells in found] == [["smollm2", "2"], ["smollm2", "4"]]
-    assert all(float(cell) > 0 for cells in found for cell in cells[2:])
-    assert len(server.asked) == 2 * (2 + 4)
-
-
-@pytest.mark.slow
-def test_what_would_take_too_long_is_not_measured(monkeypatch):
-    monkeypatch.setattr(gpu, "PART_SECONDS", 0.0)
-    *_, text = gpu.PARTS["writers_mistral_7b"]()
-    assert {cell for cells in rows(text)[1:] for cell in cells[2:]} == {gpu.NOT_MEASURED}
-
-
-def test_all_writers_with_the_same_draws_write_equally_many_tokens():
-    with gpu.reader("smollm2", 4, steps=1) as (who, episodes):
-        who.model.float()
-        texts = [who.encoder.tokens(steps[0].reflector.prompt, reserve=8) for steps in episodes]
-        sides = gpu.writing("smollm2", who)
-        assert sides.pop("vLLM server") is None
-        assert len({call(texts) for call in sides.values()}) == 1
 
 
 def test_an_iteration_is_read_part_by_part():

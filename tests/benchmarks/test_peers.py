@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import peers
+import peers_trl
 import pytest
 from peers import Score, Trial, compare
 from peers_trl import Episode
@@ -42,6 +43,7 @@ def test_an_episode_of_trl_is_one_sequence_whose_actions_alone_are_trained() -> 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # of transformers, in TRL
 def test_trl_is_trained_for_its_time_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setattr(peers_trl, "EPISODES", 10)
     trial = Trial("line", "trl", 0, 1e-3, 1.0, tmp_path)
     trial.folder.mkdir()
     score = trial.run(2.0)

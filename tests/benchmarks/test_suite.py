@@ -63,64 +63,6 @@ def test_an_expert_reaches_what_its_docstring_claims_and_random_play_does_not(na
     assert success(env, 100, at_random()) < 0.5
 
 
-def words_of(env: NatLangEnv) -> str:
-    return env.observation.text
-
-
-def halving(env: NatLangEnv) -> str:
-    low, high = 1, 15
-    for action in env.snapshot().actions:
-        guess = int(action.removeprefix("guess "))
-        low, high = (guess + 1, high) if guess < env.number else (low, guess - 1)
-    return f"guess {(low + high) // 2}"
-
-
-def asking(env: NatLangEnv) -> str:
-    for sign in ("fever", "rash"):
-        if f"{sign}:" not in words_of(env):
-            return f"ask about {sign}"
-    known = ("fever: yes" in words_of(env), "rash: yes" in words_of(env))
-    return {
-        (True, True): "treat measles",
-        (True, False): "treat flu",
-        (False, True): "treat allergy",
-        (False, False): "send home",
-    }[known]
-
-
-def reading_signs(env: NatLangEnv) -> str:
-    if "corridor" in words_of(env):
-        return "walk"
-    return "pull left" if re.search("red sign|white sign", words_of(env)) else "pull right"
-
-
-def opening(env: NatLangEnv) -> str:
-    doors = {"stone": "red", "glass": "green", "wooden": "blue", "iron": "green", "paper": "white", "golden": "red"}
-    return f"open the {doors[words_of(env).split()[4]]} door"
-
-
-def on_the_way(env: NatLangEnv) -> str:
-    return ("down", "down", "right", "down", "right", "right")[env.steps]
-
-
-PLANS = {
-    "bandit_rooms": opening,
-    "ice": on_the_way,
-    "levers": reading_signs,
-    "number_hunt": halving,
-    "triage_free": asking,
-}
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_best_known_success_is_reached_by_a_plan(name):
-    env = make_env(suite_envs.target(name))
-    env.reset(seed=0)
-    assert env.expert() is None
-    assert success(env, 60, PLANS[name]) == REFERENCES[name][0]
-    assert success(env, 100, at_random()) < 0.4
-
-
 def row(policy: str, value: float, reflections: str = "local", mode: str = "sampled", group: str = "") -> EvalRow:
     rest = {field: 0 for field in EpisodeMetrics.__dataclass_fields__}
     return EvalRow(policy, reflections, mode, "test", 48, "", EpisodeMetrics(**{**rest, "success": value}), group)
