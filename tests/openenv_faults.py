@@ -48,11 +48,11 @@ class Words(Environment):
             raise ArithmeticError("nothing was computed")
         if said == "die":
             os._exit(3)
-        reward = {"nan": math.nan, "nothing": None}.get(said, float(said == self.word))
+        reward = math.nan if said == "nan" else float(said == self.word)
         return Heard(
             text=f"Say {self.word}; {self.said} said.",
             reward=reward,
-            done=said in (self.word, "nan", "nothing"),
+            done=said in (self.word, "nan"),
             success="no" if said == "perhaps" else None,
         )
 

@@ -1,4 +1,4 @@
-"""Every environment with ``prompt.menu=first``: its declared common actions are listed first, and all can be played."""
+"""Environments with ``prompt.menu=first``: their declared common actions are listed first, and all can be played."""
 
 from __future__ import annotations
 
@@ -16,15 +16,10 @@ from reflectrl.seats.table import reflecting
 LAYOUT = PromptFormat("Rules.", history=2, shuffle=True, menu="first")
 GAMES = [
     # options, and the minimum share of legal actions that are on the list
-    pytest.param("number_line", {"size": 6}, 1.0),
     pytest.param("dangerous_taxi", {"stage": "full"}, 1.0),
     pytest.param("auto_explore", {"horizon": 5}, 0.0),
     pytest.param("gym_cards:points24", {}, 1.0),
-    pytest.param("shop", {}, 0.0),
-    pytest.param("robots", {"horizon": 5}, 1.0, marks=pytest.mark.slow),
-    pytest.param("gymnasium:FrozenLake-v1", {"success_reward": 1.0, "horizon": 5}, 1.0),
     pytest.param("gymnasium:Taxi-v4", {"success_reward": 1.0, "horizon": 5}, 1.0),
-    pytest.param("alfworld", {"count": 4, "horizon": 8}, 0.8, marks=pytest.mark.slow),
     pytest.param("alfworld", {"count": 4, "horizon": 8, "noise": True}, 0.75, marks=pytest.mark.slow),
 ]
 
@@ -49,5 +44,5 @@ def test_an_environment_is_played_with_its_common_actions_listed_first(name, opt
             listed += len(set(menu.actions) & set(menu.common))
             illegal += len(set(menu.common) - set(menu.actions))
     assert listed >= share * legal
-    assert illegal > 0 or name in ("auto_explore", "dangerous_taxi", "robots", "shop", "gymnasium:FrozenLake-v1")
+    assert illegal > 0 or name in ("auto_explore", "dangerous_taxi")
     env.close()

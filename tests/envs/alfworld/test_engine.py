@@ -6,12 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import fast_downward.interface
 import pytest
 from alfworld_games import PLANS
 
 from reflectrl.core import InvalidInput
-from reflectrl.envs.alfworld import engine as engine_module
 from reflectrl.envs.alfworld.engine import NOTHING, Engine
 from reflectrl.envs.alfworld.expert import best_plan
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
@@ -109,17 +107,11 @@ def expression(code):
 
 DAMAGED = {
     "a torn problem": {"problem": "(define (problem x)"},
-    "an unknown object": problem("(:init", "(:init (openable moon)"),
     "a zero byte": problem("agent1", "agent\0one"),
-    "a long name": problem("agent1", "a" * 2000),
     "a goal out of reach": {"problem": re.sub(r"\(canContain .*\)", "", SIMPLE.problem)},
     "a torn grammar": {"grammar": SIMPLE.grammar[:6000]},
-    "a grammar without a needed rule": grammar('"look.feedback"', '"moon.feedback"'),
     "a grammar that never ends": grammar("-= Welcome", "#intro# -= Welcome"),
-    "a condition that is none": grammar("(r:receptacle, l:location)}]", "(r & l)}]"),
-    "a grammar without an action": grammar("action inventory", "action examination"),
     "code in a grammar": expression("__import__('os').system('true')"),
-    "an unknown name": expression("moon.name"),
 }
 
 
@@ -152,14 +144,6 @@ def test_a_step_without_words_has_not_been_taken(change, fact, engine):
             engine.step("go to cabinet 1")
     assert engine.snapshot().reply == before
     assert engine.step("inventory").commands == before.commands
-
-
-def test_a_library_that_does_not_fit_is_a_sentence(tmp_path, monkeypatch):
-    (tmp_path / "odd.so").write_bytes(b"compiled elsewhere")
-    monkeypatch.setattr(fast_downward.interface, "DOWNWARD_LIB_PATH", str(tmp_path / "odd.so"))
-    monkeypatch.setattr(engine_module, "_LIBRARIES", [])
-    with pytest.raises(InvalidInput, match=r"pip install"):
-        Engine()
 
 
 # ---- translations ----------------------------------------------------------------------------------------------------
@@ -203,12 +187,6 @@ def test_translations_are_kept_and_reused(home):
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(home):
     (home / "reflectrl").write_text("a file where the folder should be")
     assert translated(SIMPLE).facts
-
-
-def test_a_problem_that_cannot_be_translated_is_not_kept(home):
-    with pytest.raises(InvalidInput):
-        translate(SIMPLE.domain, SIMPLE.problem.replace("(:goal", "(:gaol"))
-    assert not files(home)
 
 
 # ---- the expert ------------------------------------------------------------------------------------------------------

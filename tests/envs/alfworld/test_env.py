@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 from alfworld_games import HOUSES, write_game
@@ -151,20 +150,15 @@ def test_a_snapshot_outlives_another_game_another_environment_and_the_end(env):
     ("options", "fact"),
     [
         ({"dataset": "alfworld:tomatoes"}, "'alfworld:tomato'"),
-        ({"dataset": "no/such/folder"}, "'no/such/folder'"),
         ({"dataset": 7}, "dataset=7"),
         ({"count": 0}, "count=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"path": 0}, "path=0"),
+        ({"reward": "some"}, "reward='some'"),
+        ({"ends": "some"}, "ends='some'"),
         ({"families": "pick_heat"}, "families='pick_heat'"),
-        ({"families": []}, "families="),
         ({"families": ["pick_heat_then_place"]}, "'pick_heat_then_place_in_recep'"),
         ({"scenes": [14.5]}, "scenes="),
         ({"dataset": "alfworld:published", "count": 9}, "count=9"),
         ({"dataset": ".", "seed": 1}, "seed=1"),
-        ({"dataset": "alfworld:published", "scenes": [14]}, "scenes=[14]"),
-        ({"households": 0}, "households=0"),
-        ({"dataset": "alfworld:published", "households": 4}, "households=4"),
     ],
     ids=str,
 )
@@ -194,21 +188,6 @@ def test_a_folder_of_games_is_played(tmp_path):
             AlfWorld(**options).tasks("test")
     with pytest.raises(InvalidInput, match="'elsewhere'"):
         AlfWorld(count=1).reset(options={"task": Task("elsewhere")})
-
-
-@pytest.mark.slow
-def test_a_game_that_cannot_be_used_leaves_the_environment_usable(tmp_path):
-    game = make_game("pick_and_place_simple", 6, scene=14)
-    moon = replace(game, problem=game.problem.replace("(:init", "(:init (openable moon)"))
-    for name, each in (("good", game), ("moon", moon)):
-        write_game(tmp_path / "train" / name, each)
-    env = AlfWorld(str(tmp_path))
-    good, bad = env.tasks("train")
-    for _ in range(2):
-        env.reset(options={"task": good})
-        assert env.expert() in env.observation.actions
-        with pytest.raises(InvalidInput, match="'moon'"):
-            env.reset(options={"task": bad})
 
 
 def test_missing_packages_are_one_sentence_with_the_command_that_installs_them(monkeypatch):

@@ -9,18 +9,11 @@ from dataclasses import replace
 import pytest
 from alfworld_games import FOLDERS, HOUSES, TRIAL, older, publish, write_game
 
-from reflectrl.config import load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.core.types import SPLITS
-from reflectrl.endpoint.account import Account
 from reflectrl.envs.alfworld import AlfWorld
 from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import FAMILIES, make_game, make_games, read_game
-from reflectrl.pipeline.evaluate import run_eval
-from reflectrl.pipeline.folder import RunFolder
-from reflectrl.report.runs import read_runs
-from reflectrl.report.tables import print_table
-from reflectrl.rollout.results import read_results
 
 GAMES = {split: make_games("all", split, 6, scenes=HOUSES) for split in SPLITS}
 """A small game of each family, the validation games in the older dialect."""
@@ -126,21 +119,3 @@ def test_results_name_the_games_that_were_played(data, tmp_path, monkeypatch):
         assert env.benchmark("test", 134) == "ALFWorld valid_unseen"
         assert env.benchmark("validation", 140) == "ALFWorld valid_seen"
         assert env.benchmark("train", 6) == "ALFWorld train, 6 of 3553 games"
-
-
-@pytest.mark.slow
-def test_an_evaluation_names_its_games(data, tmp_path, capsys):
-    dataset = [f"env.options.dataset={data}", "env.options.scenes=null", "env.options.count=null"]
-    recipe = load_recipe(
-        "alfworld/nano", [*dataset, "eval.policies=[random, expert]", "eval.controls=[]", "eval.episodes=3"]
-    )
-    run, notes = RunFolder(tmp_path / "nano"), []
-    with run.locked():
-        run.begin(recipe, "eval")
-        run_eval(recipe, run, Account(), lambda _done, _total, note: notes.append(note), notes.append)
-        run.finish(recipe, "eval")
-    played = "ALFWorld valid_unseen, 3 of 134 games"
-    assert [row.benchmark for row in read_results(run / "eval.jsonl")] == [played] * 2
-    assert notes[-1] == f"success on {played}, split test: random 0%, expert 100%"
-    print_table(read_runs([run.path]))
-    assert capsys.readouterr().out.endswith(f"\nPlayed on {played}, split test.\n")

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from reflectrl.core import Reading
 from reflectrl.envs.alfworld.games import FAMILIES, make_game
 from reflectrl.envs.alfworld.reflection import Seen, fault, reflect
 
@@ -107,24 +108,27 @@ def test_reflections_by_hand(game, commands, sentence, moments):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_reflection_names_no_command_and_nothing_that_no_text_has_shown(family, houses):
+def test_a_reflection_is_right_calls_for_the_experts_command_and_names_only_what_a_text_has_shown(family, houses):
     (task,) = [task for task in houses.tasks("train") if task.id.startswith(family)]
-    judged = set()
+    judged, said = set(), set()
     for seed in range(3):
         rng = random.Random(seed)
         _, info = houses.reset(seed=0, options={"task": task})
         shown = set(NAME.findall(houses.observation.full_text))
         terminated = False
         while not terminated and houses.steps < 30:
-            _, _, terminated, _, info = houses.step(
-                houses.expert() if rng.random() < 0.4 else rng.choice(info["actions"])
-            )
+            best = houses.expert()
+            assert houses.read_thought(houses.reflection()) == Reading(True, best), houses.reflection()
+            _, _, terminated, _, info = houses.step(best if rng.random() < 0.4 else rng.choice(info["actions"]))
             shown.update(NAME.findall(houses.observation.text.rpartition("> ")[2].partition("\n")[2]))
             reflection = houses.reflection()
             judged.add(reflection.partition(" ")[0])
+            said.add(reflection)
             assert set(NAME.findall(reflection)) <= shown
             assert [action for action in info["actions"] if re.search(rf"\b{action}\b", reflection)] == []
+        assert houses.read_thought(houses.reflection()).right
     assert judged == {"Good.", "Mistake:"}
+    assert len(said) > 10
 
 
 def test_the_older_dialect_is_understood():

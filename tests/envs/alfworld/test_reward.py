@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from alfworld_games import HOUSES
 
-from reflectrl.core import InvalidInput, check_env, make_env
 from reflectrl.envs.alfworld import AlfWorld
-from reflectrl.envs.alfworld.games import FAMILIES
 
 GAMES = {"dataset": "alfworld:all", "count": 6, "scenes": HOUSES, "noise": True, "horizon": 60}
 
@@ -74,14 +72,3 @@ def test_a_cold_thing_in_its_place_is_one_condition_of_three():
         env.step(f"open {target} 1")
     (put,) = (each for each in env.observation.actions if each.startswith("move"))
     assert env.step(put)[1] == pytest.approx(1 / 3)
-
-
-@pytest.mark.slow
-def test_an_environment_with_both_keeps_its_promises():
-    check_env(make_env("alfworld", **GAMES | {"families": FAMILIES[:1]}, reward="progress", ends="stuck"), episodes=1)
-
-
-@pytest.mark.parametrize("option", ["reward", "ends"])
-def test_unknown_values_are_refused(option):
-    with pytest.raises(InvalidInput, match=f"{option}='some'"):
-        AlfWorld(**GAMES, **{option: "some"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from reflectrl.envs.auto_explore.ambiguity import Kept, answerable, content_words
@@ -49,12 +47,3 @@ def test_a_question_is_asked_once() -> None:
 
 def test_names_in_code_are_words() -> None:
     assert content_words("The rent_lisbon of Café-Bar 12, don't I?") == {"rent", "lisbon", "café", "bar", "12", "don"}
-
-
-def test_thousands_of_questions_about_a_thousand_files_can_be_asked() -> None:
-    rng = random.Random(0)
-    words = [f"word{number}" for number in range(5000)]
-    files = {f"d/{number}.md": " ".join(rng.choices(words, k=100)) for number in range(1000)}
-    pairs = {file: [(" ".join(rng.sample(text.split(), 3)), "a") for _ in range(5)] for file, text in files.items()}
-    kept = answerable(files, pairs)  # each question against each file would take minutes
-    assert sum(map(len, kept.pairs.values())) > 2500

@@ -54,13 +54,10 @@ def test_a_text_cannot_end_its_own_quotation() -> None:
         "QUESTION 1: What is sold?\nANSWER 1: Coffee.\nQUESTION 2: Who may order?\nANSWER 2: Anybody.",
         "Sure!\n\n**QUESTION 1:** What is sold?\n**ANSWER 1:** Coffee.\n\n"
         "**QUESTION 2:** Who may order?\n**ANSWER 2:** Anybody.\n\nI hope this helps.",
-        "1. **Question**: What is sold?\n   **Answer**: Coffee.\n2. **Question**: Who may order?\n"
-        "   **Answer**: Anybody.",
         "### Question 1\nWhat is sold?\n### Answer 1\nCoffee.\n### Question 2\n\nWho may\norder?\n"
         "### Answer 2\nAnybody.\n---\nThat is all.",
         "```\nquestion 1: *What is sold?*\nanswer 1: **Coffee.**\n**QUESTION 2: Who may order?**\n"
         "> ANSWER 2: Anybody.\n```",
-        "QUESTION 1: What is sold?\nQUESTION 2: Who may order?\nANSWER 2: Anybody.\nANSWER 1: Coffee.",
         "QUESTION 1: ...\nANSWER 1: ...\n\nQUESTION 1: What is sold?\r\nANSWER 1: Coffee.\r\n"
         "QUESTION 2: Who may order?\nANSWER 2: Anybody.\n## Notes\nNone.",
     ],

@@ -128,15 +128,6 @@ def test_the_size_of_a_full_company():
     assert max(entries.values()) <= 20  # one page of the walk
 
 
-def test_topics_and_sub_topics_share_no_question():
-    plan = plan_company("full")
-    asked = Counter((folder.subject.name, folder.group, entity) for folder in plan for entity in folder.entities)
-    assert set(asked.values()) == {1}
-    of_topics = {(folder.path, entity) for folder in plan for entity in folder.entities if not folder.group}
-    below = {(folder.path[:-1], entity) for folder in plan for entity in folder.entities if folder.group}
-    assert of_topics.isdisjoint(below)
-
-
 def test_what_is_no_new_company_is_refused_and_left_as_it_was(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine.txt"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -188,11 +187,9 @@ def test_what_makes_no_dataset_is_refused(repository: Path, tmp_path: Path) -> N
     ("change", "fact"),
     [
         ({"repository": "shp"}, "'shp'.*'shop'"),
-        ({"question": 3}, "question is 3"),
         ({"commands": ["id a"]}, r"commands is \['id a'\]"),
         ({"depth": True}, "depth is True"),
         ({"file": "../train.jsonl", "commands": ["cd ..", "id train.jsonl"], "depth": 1}, r"'\.\./train.jsonl'"),
-        ({"colour": "red"}, "'colour'"),
     ],
     ids=str,
 )
@@ -203,22 +200,6 @@ def test_a_bad_row_is_named(dataset: Dataset, tmp_path: Path, change: dict[str, 
     lines[1] = json.dumps({**json.loads(lines[1]), **change})
     file.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(InvalidInput, match=rf"train.jsonl, line 2.*{fact}"):
-        read_dataset(tmp_path / "data")
-
-
-def test_bad_datasets_are_refused(dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="gone"):
-        read_dataset(tmp_path / "gone")
-    write_dataset(tmp_path / "data", dataset)
-    file = tmp_path / "data" / "validation.jsonl"
-    rows = file.read_bytes()
-    for content in (b"", b"[]\n", None):
-        file.unlink() if content is None else file.write_bytes(content)
-        with pytest.raises(InvalidInput, match=r"validation\.jsonl"):
-            read_dataset(tmp_path / "data")
-    file.write_bytes(rows)
-    shutil.rmtree(tmp_path / "data" / "repositories" / "shop")
-    with pytest.raises(InvalidInput, match="'shop'"):
         read_dataset(tmp_path / "data")
 
 

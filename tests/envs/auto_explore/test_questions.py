@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from reflectrl.envs.auto_explore.ambiguity import content_words
@@ -14,9 +12,6 @@ from reflectrl.envs.auto_explore.questions import (
     write_content_questions,
     write_questions,
 )
-
-MAX_SECONDS = 120
-"""Processor time of a text for which it once grew with the square of the length, to hours."""
 
 
 def asked(file: str, text: str) -> dict[str, str]:
@@ -91,12 +86,8 @@ def test_a_document_is_asked_about_its_headings() -> None:
         *(("a.py", text) for text in ("def broken(:\n", "(" * 5000, "-" * 100_000 + "1")),
         *(("a.csv", text) for text in ("", "rent_lisbon\n", f"rent_lisbon\n{'x' * 200_000}\n")),
         ("a.js", "// Copyright (c) 2024 The Coffee Company\n// All rights reserved\nfunction add() {"),
-        ("a.js", "/* eslint-disable no-console */\nfunction add() {"),
-        ("a.js", "let x = 1;\n\n// Counts the cups here.\nx += 1;"),
         ("a.js", "let x = 1;\n// Only when it rains hard.\nif (rain) {"),
-        ("a.js", "// x = old_value + 1;\nfunction add() {"),
         ("a.js", "function add() {} // trailing remark here"),
-        ("a.c", "int x;\n/* Never closed comment\nint y;"),
     ],
 )
 def test_what_says_nothing_or_cannot_be_read_is_passed_over(file: str, text: str) -> None:
@@ -147,11 +138,8 @@ def test_python_is_asked_about_its_docstrings_and_never_run() -> None:
         ("a.ts", "import x;\n\n// Renders the shop list.\nconst list = () => {", "list: Renders the shop list."),
         ("a.go", "// Close drains the brew queue.\nfunc (q *Queue) Close() {", "Close: Close drains the brew queue."),
         ("a.java", "class A {\n  /** Sums all orders. */\n  @Override\n  public int sum() {", "sum: Sums all orders."),
-        ("a.c", "/* Opens the steam valve. */\nstatic int\topen_valve(int a)\n{", "open_valve: Opens the steam valve."),
-        ("a.rs", "/// Grinds coffee beans.\n#[inline]\npub fn grind() {", "grind: Grinds coffee beans."),
         ("a.sh", "#!/bin/sh\n# Backs up every shop.\nset -e\n", "a: Backs up every shop."),
         ("a.sql", "-- Stock of every shop.\nCREATE TABLE stock (", "stock: Stock of every shop."),
-        ("a.lua", "local x = 1\n-- Dims the shop lights.\nfunction lights.dim()", "lights.dim: Dims the shop lights."),
         ("a.h", "/*!\n * @brief Steam valve limits\n *\n * Details.\n */\n#ifndef A", "a: Steam valve limits"),
     ],
 )
@@ -183,15 +171,6 @@ def test_wordings_vary_by_no_word_by_which_a_file_is_found() -> None:
     assert questions == write_questions("a.md", text)
     assert len({question.partition(". ")[2] for question, _ in questions}) == 3
     assert questions[0] == ("Roasting plan a. Where can I read about it?", "Slowly.")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", ["# " + "[" * 500_000, "![" * 300_000, "# a " * 250_000, "`<" * 400_000])
-def test_odd_text_takes_no_longer_than_other_text(text: str) -> None:
-    began = time.process_time()
-    for suffix in ("md", "rst", "js", "csv", "py", "sh"):
-        write_questions(f"a.{suffix}", f"{text}\n---\n{text}\n\n// {text}\nfunction {text}(")
-    assert time.process_time() - began < MAX_SECONDS
 
 
 SORTED = "Sort drinks: Nils keeps it since 2021."

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from reflectrl.core import InvalidInput, Task, check_env, make_env
+from reflectrl.core import Task, check_env
 from reflectrl.envs.auto_explore import AutoExplore
 from reflectrl.envs.auto_explore.bm25 import BM25
 from reflectrl.envs.auto_explore.dataset import Dataset
@@ -46,17 +45,6 @@ def menu(env: AutoExplore, verb: str) -> list[str]:
     return [action.removeprefix(f"{verb} ") for action in env.observation.actions if action.startswith(f"{verb} ")]
 
 
-# ---- ranking ---------------------------------------------------------------------------------------------------------
-
-
-def test_okapi_by_hand():
-    texts = {"b": "tea", "a": "tea", "long": "tea and many more words than that", "people/sick_notes.md": "milk"}
-    assert BM25(texts).ranking({"tea"}) == ["a", "b", "long", "people/sick_notes.md"]
-    assert BM25(texts).ranking({"sick", "notes"})[0] == "people/sick_notes.md"
-    equally_long = {"x1": "beans tea milk", "x2": "roast roast roast", "x3": "water water water"}
-    assert BM25(equally_long).ranking({"beans", "roast"}) == ["x2", "x1", "x3"]  # 3 / 4.2 against 1 / 2.2
-
-
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
@@ -90,13 +78,6 @@ def test_a_search_shows_a_line_of_each_file(shop):
     assert len(menu(env, "id")) - 1 == MAX_FOUND  # README.md lies here
     env.step("id /people/leave/notes.md")
     assert env.answer == "people/leave/notes.md"
-
-
-def test_a_long_line_is_shown_around_the_word(shop):
-    (shop / "long.txt").write_text(f"{'far ' * 40}from the tea kettle, {'so ' * 40}")
-    env = begin(shop, None, "Tea?", output=24)
-    env.step("search for tea")
-    assert env.observation.text.endswith("/long.txt: the tea kettle, so so so [cut]")
 
 
 def test_the_line_with_most_words_of_the_question_is_shown(shop):
@@ -144,13 +125,6 @@ def test_what_was_found_is_read_from_anywhere_once(shop):
     assert menu(env, "head") == []
 
 
-def test_a_look_at_a_file_needs_no_search(shop):
-    env = begin(shop, None, tools=["head"])
-    assert env.observation.actions == ("id README.md", "cd people", "cd stock", "head README.md", "cat README.md")
-    env.step("head README.md")
-    assert env.observation.text.endswith("Result: # The shop Welcome.")
-
-
 def test_links_out_are_not_found_and_odd_files_by_their_text(shop, tmp_path):
     (tmp_path / "secret.md").write_text("zebra")
     (shop / "link.md").symlink_to(tmp_path / "secret.md")
@@ -165,12 +139,6 @@ def test_links_out_are_not_found_and_odd_files_by_their_text(shop, tmp_path):
     assert env.observation.text.splitlines()[2:] == ["/huge.txt: lion", "/zebra.bin"]
     env.step("open /zebra.bin")
     assert env.observation.text.endswith("Result: /zebra.bin is binary, 6 bytes")
-
-
-@pytest.mark.parametrize("tools", [["find"], ["search", "search"], "search", [3], None], ids=str)
-def test_unknown_tools_are_refused(shop, tools):
-    with pytest.raises(InvalidInput, match="search|tools=.*expected a valid"):
-        make_env("auto_explore", dataset=str(shop), tools=tools)
 
 
 @pytest.mark.slow
@@ -207,20 +175,6 @@ def test_the_experts_way_is_a_shortest_one(shop, file):
         assert env.answer == file if left == 1 else shortest(env, left) == left - 1
 
 
-@pytest.mark.parametrize("file", ["people/pay.md", "stock/old/d.md", "README.md"])
-def test_the_length_of_a_walk_through_ranges_is_known_from_anywhere(shop, file):
-    for page, seed in itertools.product((2, 3), range(6)):
-        env, rng = begin(shop, file, "Nothing?", page=page, horizon=40), random.Random(seed)
-        for _ in range(8):
-            env.step(rng.choice([action for action in env.observation.actions if not action.startswith("id ")]))
-        left = env._walk.steps_to(PurePosixPath(file))
-        for expected in reversed(range(left)):
-            env.step(env.expert())
-            assert env.mistaken() is False
-            assert expected == 0 or env._walk.steps_to(PurePosixPath(file)) == expected
-        assert env.answer == file
-
-
 def shortest(env: AutoExplore, limit: int) -> int:
     """Length of a shortest way from here, by trying all commands; ``limit`` if there is none below."""
     here = env.snapshot()
@@ -255,12 +209,6 @@ def test_reflections_by_hand(shop):
         "Mistake. /people/leave/notes.md fits: kettle, sings.",
     ]
     assert begin(shop, "README.md").reflection() == "The file is in this folder."  # where a search is not shorter
-
-
-def test_the_expert_searches_by_the_best_ranking_word(shop):
-    env = begin(shop, "stock/kettles.csv", "Which kettle has which price, in blue or red?")
-    assert (env.expert(), env.reflection()) == ("search for all words", "Not found yet: all words together tell of it.")
-    assert begin(shop, "people/leave/notes.md").expert() == "search for sings"  # with all of them it stands lower
 
 
 def test_distractors_that_are_left_out_are_not_found(shop):
