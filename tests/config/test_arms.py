@@ -10,7 +10,6 @@ from command_line import reflectrl, refused
 
 from reflectrl.config import arm_names, load_recipe, recipe_description, recipe_names, recipe_text
 from reflectrl.core import InvalidInput
-from reflectrl.pipeline.sweep import plan_runs
 
 MINE = """
 extends: number_line/nano
@@ -98,12 +97,6 @@ def test_a_shipped_arm_is_also_a_recipe(tmp_path: Path) -> None:
 
 def test_a_description_is_found_without_loading_the_recipe() -> None:
     assert [name for name in recipe_names() if recipe_description(name) != load_recipe(name).description] == []
-
-
-def test_every_arm_is_run_with_every_seed(mine: Path) -> None:
-    planned = plan_runs(Path("runs"), "mine", str(mine), (0, 1), arms=[None, "short"])
-    assert [run.folder.name for run in planned] == ["mine-seed0", "mine-seed1", "mine_short-seed0", "mine_short-seed1"]
-    assert [run.arm for run in planned] == [None, None, "short", "short"]
 
 
 def test_the_commands_take_arms(mine: Path, tmp_path: Path) -> None:

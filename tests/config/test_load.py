@@ -81,15 +81,11 @@ def test_an_option_of_an_environment_may_be_called_kind_too(tmp_path: Path) -> N
     [
         ("rlft.advantage.kind=bach", "rlft.advantage: unknown kind, given 'bach'; did you mean 'batch'"),
         ("rlft.advantage=gae", "rlft.advantage: given 'gae'; expected a mapping with a kind: gae, none, batch, leave"),
-        ("rlft.advantage.kind=null", "rlft.advantage: given {'kind': None}; expected a mapping with a kind: gae, none"),
         (
             "rlft.advantage.weight=2",
             "rlft.advantage.weight: unknown key, given 2; known: .* gae_lambda, kind, ",
         ),
-        ("rlft.update={kind: reinforce, epsilon: 0.1}", "rlft.update.epsilon: unknown key, given 0.1; known: kind"),
         ("rlft.terms.entropy={kind: target}", "rlft.terms.entropy.target: nothing was given"),
-        ("rlft.terms.entropy={kind: target, target: -1}", "rlft.terms.entropy.target: given -1; expected greater than"),
-        ("rlft.advantage.value.coef=true", "rlft.advantage.value.coef: given True; expected a number"),
     ],
 )
 def test_what_does_not_suit_the_kind_of_a_section_is_refused(override: str, fact: str) -> None:
@@ -153,22 +149,6 @@ def test_a_number_of_past_steps_stands_for_its_section(tmp_path: Path) -> None:
             load_recipe(base, [f"prompt.history={wrong}"])
     with pytest.raises(InvalidInput, match="steps is 0"):
         load_recipe(base, ["prompt.history={steps: 0, show: transitions}"])
-
-
-def test_overrides_reach_into_mappings_and_lists() -> None:
-    recipe = load_recipe(
-        "dangerous_taxi/nano",
-        [
-            "seed=7",
-            "rlft.lessons.0.iterations=5",
-            "rlft.learning_rate=1e-3",
-            "env.options.horizon=9",
-            "eval.controls=[blank]",
-        ],
-    )
-    assert recipe.rlft is not None
-    assert (recipe.seed, recipe.rlft.lessons[0].iterations, recipe.rlft.learning_rate) == (7, 5, 1e-3)
-    assert (recipe.env.options, recipe.eval.controls) == ({"stage": "pickup", "horizon": 9}, ["blank"])
 
 
 def test_keys_are_names_dates_are_text_and_numbers_need_no_point(tmp_path: Path) -> None:
@@ -283,35 +263,19 @@ def test_a_price_is_not_applied_to_another_model_or_server(
             assert load_recipe(write(tmp_path, dump_recipe(recipe), "whole.yaml")) == recipe  # as in a run folder
 
 
-def test_recipes_that_extend_each_other_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, "extends: b.yaml\n", "a.yaml")
-    write(tmp_path, "extends: a.yaml\n", "b.yaml")
-    with pytest.raises(InvalidInput, match=r"a\.yaml -> .*b\.yaml -> .*a\.yaml"):
-        load_recipe(str(tmp_path / "a.yaml"))
-
-
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("a: [1", "line 1"),
-        ("- a\n- b\n", r"\['a', 'b'\]"),
         ("", "None"),
         ("x: !!python/object/apply:os.getcwd []", "os.getcwd"),
         ("name: !!binary aGk=", "type bytes"),
-        ("name: !!timestamp 2020-01-01", "type date"),
         (MINIMAL + "extends: [a, b]", r"extends.*\['a', 'b'\]"),
-        ("env: {name: number_line}", "name"),
-        (MINIMAL + "rlft: {episodes: 3, episodes_per_task: 2}", r"\n  rlft: .*multiple"),
-        (MINIMAL + "rlft: null", r"\n  eval.policies .*rlft"),
         (MINIMAL + "sft: {reflector: {label_smoothing: 0.1}}", "sft.reflector.label_smoothing"),
-        ("extends: gone.yaml\n", r"'gone\.yaml'.*mine\.yaml"),
         (f"extends: {'x' * 5000}", "mine.yaml"),
         ("extends: .", "'.'"),
         (f"name: {'[' * 1000}", "mine.yaml"),
         ("env: &env {options: {env: *env}}", "mine.yaml"),
         ("".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" for n in range(9)), "100,000"),
-        ("seed: !!int x", "YAML"),
-        (f"seed: {'9' * 5000}", "YAML"),
         (f"seed: 0x{'f' * 5000}", "64 bits"),
         ('name: "\\ud800"', r"'\\ud800'"),
         ('name: "a\\0b"', r"'a\\x00b'"),
@@ -349,7 +313,6 @@ def test_overrides_and_names_that_cannot_be_used_are_refused(tmp_path: Path, ove
     ("name", "overrides", "facts"),
     [
         ("nano", ["dataset.repositories=[company:nano]"], ["dataset: .*'dangerous_taxi'"]),
-        ("nano", ["env.options.stage=pikup"], ["env.options: .*'pikup'"]),  # once, although several stages inherit it
         ("nano", ["eval.split=[test, unseen_destinations, x]"], ["eval.split: .*'unseen_destination'", "'x'"]),
         (
             "nano_full_curriculum",

@@ -141,36 +141,6 @@ def test_every_option_and_every_choice_is_used_by_a_recipe() -> None:
     assert sorted(known - used) == []
 
 
-def difference(name: str) -> set[tuple[str, ...]]:
-    """Return the settings that a recipe changes in the one it extends, except name and description."""
-
-    def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        for key, value in values.items():
-            yield from leaves(value, (*path, key)) if isinstance(value, dict) else [(*path, key)]
-
-    return {
-        path for path in leaves(yaml.safe_load(recipe_text(name))) if path[0] not in ("extends", "name", "description")
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("nano_no_reflection", {"players.reflector.player"}),
-        ("nano_no_negatives", {"data.negatives"}),
-        ("nano_menu_first", {"prompt.menu"}),
-        ("nano_sft_only", {"rlft"}),
-        # one model learns both players' rows
-        ("nano_single_player", {"players.reflector.player", "sft.policy.steps", "sft.policy.learning_rate"}),
-        ("paper_no_reflection", {"players.reflector.player"}),
-        ("nano_validation", {"eval.split"}),
-    ],
-)
-def test_an_ablation_changes_nothing_else(name: str, changed: set[str]) -> None:
-    different = {".".join(path) for path in difference(f"dangerous_taxi/{name}")}
-    assert {path for path in different if not path.startswith("eval.") or path in changed} == changed
-
-
 # ---- recipes that claim the paper's objective or settings ------------------------------------------------------------
 
 SIBLINGS = [name for name in NAMES if name.startswith("gym_cards/paper_") or name.startswith("alfworld/paper_rl4vlm")]
