@@ -169,11 +169,6 @@ def reflection_that_draws(self):
 
 
 FAULTS = {
-    "no name": ({"name": ""}, "ReplacedCorridor"),
-    "a constructor of one's own that leaves the base's out": (
-        {"__init__": lambda *_: None},
-        "super().__init__(horizon=...)",
-    ),
     "max_actions of 0": ({"max_actions": 0}, "max_actions"),
     "no tasks": ({"tasks": lambda *_: []}, "'train'"),
     "shared tasks": ({"tasks": lambda *_: [Task("a", {"room": 0})]}, "task 'a' is in train and in validation"),

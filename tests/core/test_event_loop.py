@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -92,16 +92,6 @@ def test_one_runner_keeps_its_loop(place: Place[Any]) -> None:
     assert first is second
 
 
-def test_a_running_loop_stays_the_one_of_its_thread() -> None:
-    async def main() -> bool:
-        before = asyncio.get_running_loop()
-        assert run_async(asyncio.sleep(0, "slept")) == "slept"
-        await asyncio.sleep(0)
-        return asyncio.get_running_loop() is before is asyncio.get_event_loop()
-
-    assert asyncio.run(main())
-
-
 @anywhere
 @pytest.mark.parametrize(("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_signal_cancels_the_work_which_cleans_up_first(
@@ -125,13 +115,3 @@ def test_a_signal_cancels_the_work_which_cleans_up_first(
         place(lambda: run_async(work()))
     assert said == ["clean"]
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("reflectrl")] == []
-
-
-@anywhere
-def test_work_that_is_cancelled_from_within_is_no_signal(place: Place[Any]) -> None:
-    async def cancelled() -> None:
-        raise asyncio.CancelledError
-
-    work: Coroutine[Any, Any, None] = cancelled()
-    with pytest.raises(asyncio.CancelledError):
-        place(lambda: run_async(work))

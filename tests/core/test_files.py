@@ -25,18 +25,6 @@ def test_files_and_folders_appear_complete_and_replace_what_was_there(tmp_path):
     assert (tmp_path / "file").read_text() == "whole"
 
 
-def test_a_link_to_a_folder_is_replaced(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "model").symlink_to("elsewhere")
-    for content in ("old", "new"):
-        with in_one_move(tmp_path / "model") as fresh:
-            fresh.mkdir()
-            (fresh / content).touch()
-    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
-        *("elsewhere", "model", "model/new")
-    ]
-
-
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_after_an_error_what_was_there_is_there_still(tmp_path, error):
     path = tmp_path / "file"

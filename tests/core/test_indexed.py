@@ -90,12 +90,6 @@ def test_a_vector_environment_stacks_the_masks() -> None:
     assert infos["action_mask"].shape == (3, 2)
 
 
-def test_a_registered_environment_is_wrapped_by_gymnasium() -> None:
-    env = gymnasium.make("reflectrl:reflectrl/NumberLine-v0", size=6)
-    _, info = IndexedActions(env).reset(seed=0)
-    assert info["action_mask"].any()
-
-
 def test_what_has_no_menus_or_takes_numbers_already_is_refused() -> None:
     with pytest.raises(InvalidInput, match="take numbers already"):
         IndexedActions(gymnasium.make("CartPole-v1"))

@@ -63,11 +63,6 @@ def test_options_have_the_annotated_types_as_a_file_would_hold_them():
     assert make_env("untyped", size=5).size == 5
 
 
-class HalfMade(NumberLine):
-    def __init__(self):
-        self.size = 5
-
-
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(
     ("name", "options", "facts"),
@@ -75,25 +70,18 @@ class HalfMade(NumberLine):
         ("dangerous_taxy:full", {}, "'dangerous_taxy'.*'dangerous_taxi'"),
         ("dangerous_taxi", {"stages": "pickup"}, "'dangerous_taxi'.*'stages'.*'stage'"),
         ("dangerous_taxi:ful", {}, "'ful'.*'full'"),
-        ("dangerous_taxi:", {}, "'dangerous_taxi:'"),
         ("dangerous_taxi:full", {"stage": "pickup"}, "'dangerous_taxi:full'.*stage='pickup'"),
         ("number_line:7", {}, "size='7'"),
-        ("textworld", {}, "'textworld'.*'games'"),
         ("no_module", {}, "'no_module'.*'no_such_module'"),
         ("a_record", {}, "'a_record'.*NatLangEnv"),
         ("nameless", {}, "'nameless'"),
-        ("half_made", {}, r"HalfMade .*super\(\).__init__\(horizon"),
         ("dangerous_taxi", {"horizon": True}, "horizon=True; expected a valid integer"),
-        ("dangerous_taxi", {"milestone": "sometimes"}, "milestone='sometimes'; expected a valid boolean"),
-        ("alfworld", {"families": ["look", 3]}, r"families=\['look', 3\]; expected a valid string"),
-        ("gymnasium:FrozenLake-v1", {"success_reward": "high"}, "success_reward='high'; expected a valid number"),
     ],
 )
 def test_an_environment_that_cannot_be_made_is_refused(name, options, facts):
     register_env("no_module", "no_such_module:Env")
     register_env("a_record", "reflectrl.core:Task")
     register_env("nameless", type(corridor(name="")))
-    register_env("half_made", HalfMade)
     with pytest.raises(InvalidInput, match=facts):
         make_env(name, **options)
 
@@ -161,18 +149,6 @@ def test_an_installed_package_brings_an_environment_by_entry_point(plugin):
     assert [env_package(name) for name in ("elsewhere:6", "number_line")] == ["elsewhere-pkg 1.0", ""]
 
 
-def test_installed_packages_are_looked_through_once_for_many_environments():
-    name, seen = "reflectrl.envs.number_line:NumberLine", set()
-    make_env(name, size=6)
-    sys.setprofile(lambda frame, *_: seen.add(Path(frame.f_code.co_filename).parent.name))
-    try:
-        make_env(name, size=6)
-    finally:
-        sys.setprofile(None)
-    assert "number_line" in seen
-    assert "metadata" not in seen
-
-
 @pytest.mark.parametrize(
     ("code", "facts"),
     [
@@ -186,10 +162,4 @@ def test_a_package_that_breaks_is_named_and_breaks_nothing_else(plugin, code, fa
     assert {"elsewhere", "number_line"} <= set(env_names())
     make_env("number_line")
     with pytest.raises(InvalidInput, match=f"'elsewhere'.*{facts}"):
-        make_env("elsewhere")
-
-
-def test_ctrl_c_during_an_import_passes(plugin):
-    plugin("raise KeyboardInterrupt")
-    with pytest.raises(KeyboardInterrupt):
         make_env("elsewhere")
