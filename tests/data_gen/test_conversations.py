@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alfworld_games import HOUSES, TRIAL, publish
 from command_line import reflectrl, refused
 
 from reflectrl.config import Recipe
@@ -16,17 +15,9 @@ from reflectrl.core import InvalidInput, WorkFailed, make_env
 from reflectrl.data_gen import generate
 from reflectrl.data_gen.conversations import import_conversations, read_conversations
 from reflectrl.data_gen.rows import read_samples
-from reflectrl.envs.number_line import NumberLine
 
 RULES = "Play. First think, then act:\nThought: your thoughts.\nAction: your action"
 START = "Observation: Number 6, target 8."
-
-
-class Door(NumberLine):
-    closed = 0
-
-    def close(self) -> None:
-        Door.closed += 1
 
 
 def eto(*said: str, **fields: str) -> dict[str, Any]:
@@ -58,11 +49,6 @@ def test_the_states_are_those_of_the_environment_and_the_thoughts_become_reflect
     assert (header.env, first.task.id, first.observation) == ("number_line", "6-to-8", env.observation)
     assert (first.reflection, first.action) == ("Eight is above six.", "add one")
     assert (last.reflection, last.past, last.previous) == ("", ("add one",), first.reflection)
-
-
-def test_the_environment_is_closed(tmp_path: Path) -> None:
-    import_conversations(written(tmp_path / "a.json", WON), f"{__name__}:Door", {}, tmp_path / "a.jsonl")
-    assert Door.closed == 1
 
 
 def test_an_imported_file_is_taught(tmp_path: Path) -> None:
@@ -166,35 +152,6 @@ def test_an_environment_without_menus_takes_the_actions_as_they_are(tmp_path: Pa
     done = import_conversations(written(tmp_path / "a.json", record), "orders:Orders", {}, tmp_path / "a.jsonl")
     assert done.samples == 2
     assert [sample.action for sample in read_samples(tmp_path / "a.jsonl")[1]] == ["cat", "red cat"]
-
-
-@pytest.mark.slow
-def test_games_of_alfworld_are_replayed_in_its_newer_words(tmp_path: Path) -> None:
-    from reflectrl.envs.alfworld import AlfWorld
-    from reflectrl.envs.alfworld.games import make_games
-
-    data = tmp_path / "json_2.1.1"
-    [game] = make_games("tomato", "train", 1, scenes=HOUSES)
-    publish(data / "train", game)
-    env = AlfWorld(str(data))
-    [task] = env.tasks("train")
-    env.reset(seed=0, options={"task": task})
-    said = []
-    while (action := env.expert()) is not None:
-        older = re.sub("^move (.*) to ", r"put \1 in/on ", action)
-        said += [f"Thought: {env.reflection()}\nAction: {older}"]
-        env.step(action)
-        said += [f"Observation: {env.observation.text.splitlines()[-1]}"]
-    assert any(" in/on " in each for each in said)
-    path = written(tmp_path / "eto.json", eto(*said, game_file=f"data/json_2.1.1/train/{task.id}"))
-    assert TRIAL in path.read_text()
-    with pytest.raises(InvalidInput, match=r"not possible at that point .*'put .* in/on"):
-        import_conversations(path, "alfworld", {"dataset": str(data)}, tmp_path / "shown.jsonl")
-    reword = "put {thing} in/on {place}=move {thing} to {place}"
-    done = reflectrl(
-        "data", "import", path, "alfworld", f"dataset={data}", "--reword", reword, "--out", tmp_path / "shown.jsonl"
-    )
-    assert (done.code, f": 1 episode, {len(said) // 2} samples" in done.out) == (0, True), done
 
 
 def test_nothing_is_replaced_and_nothing_is_left_half_written(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from reflectrl.data_gen import generate
 from reflectrl.data_gen.dataset import build_dataset
 from reflectrl.data_gen.generate import Spending
 from reflectrl.endpoint.account import Account
-from reflectrl.endpoint.journal import REPLIES
 from reflectrl.envs.auto_explore.dataset import Question, ask_about, read_dataset
 from reflectrl.envs.auto_explore.questions import write_questions
 from reflectrl.pipeline import run_stages
@@ -141,13 +140,6 @@ def test_a_dry_run_leaves_no_dataset_for_another_recipe(shop: Path, tmp_path: Pa
     assert questions[0] == questions[1]
 
 
-def test_an_environment_without_a_builder_gets_no_dataset(shop: Path, tmp_path: Path) -> None:
-    build_dataset(Recipe.model_validate({"name": "test", "env": {"name": "number_line"}}), tmp_path / "run", Account())
-    with pytest.raises(InvalidInput, match="'number_line'"):
-        build_dataset(recipe(shop, env="number_line"), tmp_path / "run", Account())
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_chat_model_is_asked_about_every_file_of_every_repository(
     endpoint: ScriptedEndpoint, shop: Path, office: Path, tmp_path: Path
 ) -> None:
@@ -166,19 +158,6 @@ def test_a_chat_model_is_asked_about_every_file_of_every_repository(
     asked_about(endpoint)
     few = build(recipe(shop, writer="openai", files=3, endpoint={"base_url": endpoint.url}), tmp_path / "few")
     assert len({row.file for row in few}) == len(asked_about(endpoint)) == 3
-
-
-@pytest.mark.slow
-def test_replies_in_any_order_give_the_same_dataset(endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path) -> None:
-    def slow_about_athens(chat: Chat) -> str:
-        time.sleep(0.3 * (city(chat) == "Athens"))
-        return good(chat)
-
-    endpoint.reply = slow_about_athens
-    assert build(remote(endpoint, shop), tmp_path / "1") == build(remote(endpoint, shop, concurrency=3), tmp_path / "3")
-    assert 1 < endpoint.peak <= 3
-    replies = [(tmp_path / run / "calls" / "writer" / REPLIES).read_bytes() for run in ("1", "3")]
-    assert replies[0] != replies[1]
 
 
 def test_paid_replies_are_asked_again_only_if_something_changed(
@@ -227,28 +206,3 @@ def test_a_reply_without_a_question_is_asked_again_once_with_the_reason(
     assert [message["role"] for message in chat] == ["system", "user", "assistant", "user"]
     assert chat[2]["content"] == "How interesting."
     assert "QUESTION 1" in chat[3]["content"]
-
-
-def test_two_repositories_of_one_name_get_two_names(shop: Path, tmp_path: Path) -> None:
-    other = make_repository(tmp_path / "other" / "shop", "hourly wages")
-    asked = {row.repository: row.question.lower() for row in build(recipe(shop, other), tmp_path / "run")}
-    assert sorted(asked) == ["shop", "shop-2"]
-    assert ("sick notes" in asked["shop"], "hourly wages" in asked["shop-2"]) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("sources", "writer", "fact"),
-    [
-        (["company:nano", "company:nano"], "extractive", "company:nano"),
-        (["gone"], "extractive", "gone"),
-        (["company:nan"], "extractive", "'nano'"),
-        (["company:nano"], "openai", "OPENAI_API_KEY"),
-    ],
-    ids=["twice", "no folder", "no such size", "no key"],
-)
-def test_what_cannot_work_is_refused_and_nothing_is_written(
-    sources: list[str], writer: str, fact: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match=fact):
-        build_dataset(recipe(*sources, writer=writer), tmp_path / "run", Account())
-    assert not (tmp_path / "run").exists()

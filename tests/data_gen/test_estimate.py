@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_endpoint import Chat, ScriptedEndpoint, counted_usage
@@ -10,10 +9,7 @@ from scripted_endpoint import Chat, ScriptedEndpoint, counted_usage
 from reflectrl.config import Recipe, load_recipe
 from reflectrl.core import InvalidInput
 from reflectrl.data_gen import generate
-from reflectrl.data_gen.cost import CallEstimate, estimate_files
 from reflectrl.data_gen.generate import Spending
-from reflectrl.endpoint.account import Price, Tokens
-from reflectrl.endpoint.endpoint import Endpoint
 
 REFLECTION = "The goal is still some way off, so what matters next is to get nearer to it. " * 3
 """A reflection of 47 words."""
@@ -52,20 +48,3 @@ def test_a_dry_run_needs_no_key(tmp_path: Path) -> None:
         generate(recipe, tmp_path)
     assert generate(recipe, tmp_path, spending=Spending(dry_run=True), tell=lines.append) is None
     assert "1,800 calls to model 'gpt-4o'" in lines[0]
-
-
-def test_files_are_counted_by_their_text_and_by_the_longest_reply() -> None:
-    chats = [[{"role": "user", "content": "x" * 400}], [{"role": "user", "content": "x" * 40}]]
-    assert estimate_files(chats, 300) == CallEstimate(2, Tokens(110, 600))
-    assert estimate_files([], 300) == CallEstimate(0, Tokens())
-
-
-@pytest.mark.parametrize(("price", "kept", "facts"), [(Price(2.5, 10), 0, ["3.50 d"]), (None, 7, ["not set", "; 7 "])])
-def test_the_sentence_names_the_money_if_it_can(price: Any, kept: int, facts: list[str]) -> None:
-    estimate = CallEstimate(1000, Tokens(1_000_000, 100_000))
-    sentence = estimate.sentence(Endpoint(price=price), kept)
-    for fact in ("about 1,000 calls", "1,000,000 tokens", *facts):
-        assert fact in sentence
-    for free in (None, Price(0, 0)):
-        own = estimate.sentence(Endpoint(base_url="http://localhost:8080/v1", price=free), kept)
-        assert not re.search("dollars|price", own)
