@@ -69,13 +69,6 @@ def test_version() -> None:
         assert reflectrl(argument).out == f"reflectrl {package.__version__}\n"
 
 
-def test_a_mistake_is_found_before_any_work() -> None:
-    assert "'pickup'" in refused("gen-data", "-r", "dangerous_taxi/nano", "env.options.stage=pikup")
-    for name in ("../elsewhere", "..", ""):
-        assert repr(name) in refused("gen-data", "-r", "number_line/nano", "--run", name)
-    assert list(Path().iterdir()) == []
-
-
 @pytest.mark.slow
 def test_recipes_are_listed_shown_and_copied() -> None:
     assert [line.split()[0] for line in reflectrl("recipes", "ls").out.splitlines()] == recipe_names()
@@ -109,12 +102,10 @@ def test_a_path_that_is_too_long_is_refused(command: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["check-env verifiers:any", "env export number_line --verifiers new"])
-def test_without_verifiers_a_sentence_says_what_to_install(command: str, tmp_path: Path) -> None:
+def test_without_verifiers_a_sentence_says_what_to_install(tmp_path: Path) -> None:
     program = "import sys; sys.modules['verifiers'] = None; from reflectrl.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", program, "env", "export", "number_line", "--verifiers", "new"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "run pip install 'reflectrl[verifiers]'." in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from trained_runs import SHORT, play_stages
 from reflectrl.config import load_recipe
 from reflectrl.pipeline import STAGES
 
-ROOT = Path(__file__).parents[2]
 QUESTION = "Who opens the office?"
 ESCAPE = "\x1b[2J"
 
@@ -195,34 +193,6 @@ def test_no_answer_is_a_sentence_with_exit_code_1(
     done = explore(repository, QUESTION, "--model", "m", "--base-url", endpoint.url, "--steps", 1)
     assert (done.code, done.err.startswith("error: "), "answer:" in done.out) == (1, True, False)
     assert fact in done.err
-
-
-def test_fewer_entries_can_be_shown_at_a_time() -> None:
-    done = explore("company:nano", QUESTION, "--expert", "README.md", "--page", 3)
-    assert "    100%  ls supply..handbook.md\n" in done.out
-    assert done.out.endswith("answer: README.md\n")
-
-
-def commands_of_the_page(program: str) -> list[list[str]]:
-    """Return the commands on the page of tools that begin with ``program``, in order."""
-    text = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
-    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(program)]
-
-
-def test_the_first_example_of_the_page_ends_at_a_file_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    first = commands_of_the_page("reflectrl explore ")[0]
-    done = explore(*first[1:], typed="cd envs\ncd auto_explore\nls company\nid ambiguity.py\n")
-    assert done.code == 0, done.err
-    assert done.out.endswith("answer: envs/auto_explore/ambiguity.py\n")
-
-
-def test_pages_show_a_trained_agent_in_its_own_company() -> None:
-    shown = [command for command in commands_of_the_page("reflectrl explore ") if "--run" in command]
-    assert shown
-    for command in shown:
-        assert command[command.index("--run") + 1] == "runs/auto_explore-nano"
-        assert load_recipe("auto_explore/nano").dataset.repositories == [command[1]]
 
 
 @pytest.mark.slow

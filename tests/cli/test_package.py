@@ -100,11 +100,6 @@ def test_templates_are_used_and_linted_for_any_name(tmp_path):
         run("ruff", *wish, "--no-cache", "--config", CONFIG, tmp_path)
 
 
-@pytest.mark.slow
-def test_the_type_checker_has_nothing_to_say_either(package):
-    run("mypy", package / "src", package / "tests", cwd=ROOT)  # as make lint calls it, whose cache it reads
-
-
 def test_a_name_like_on_stays_a_name(tmp_path):
     write_package("on", tmp_path / "on")
     [recipe] = (tmp_path / "on").rglob("nano.yaml")

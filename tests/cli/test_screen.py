@@ -55,17 +55,19 @@ def test_a_run_shows_its_own_lines_and_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_warnings_of_libraries_are_hidden_unless_they_are_asked_for(tmp_path: Path) -> None:
+def test_warnings_of_libraries_are_hidden_unless_they_are_asked_for_and_errors_are_not(tmp_path: Path) -> None:
     code = (
         "import logging, sys, warnings\n"
         "from reflectrl.cli import main\n"
         "sys.argv = ['reflectrl', '--version']\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "logging.getLogger('bitsandbytes.backends.cpu.ops').warning('Failed to load CPU gemm_4bit_forward')\n"
+        "theirs = logging.getLogger('bitsandbytes.backends.cpu.ops')\n"
+        "theirs.warning('Failed to load CPU gemm_4bit_forward')\n"
+        "theirs.error('no such device')\n"
         "warnings.warn('will change', FutureWarning)\n"
         "logging.getLogger('reflectrl.lm.load').warning('ours')\n"
         "logging.getLogger('an.environment').warning('an author')\n"
     )
-    assert in_a_new_home(tmp_path, "-c", code).stderr == "ours\nan author\n"
+    assert in_a_new_home(tmp_path, "-c", code).stderr == "no such device\nours\nan author\n"
     assert "will change" in in_a_new_home(tmp_path, "-W", "default", "-c", code).stderr
