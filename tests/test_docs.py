@@ -104,12 +104,6 @@ def test_keys_modules_recipes_and_scripts_on_the_pages_are_there() -> None:
     assert [path for path in scripts if not (ROOT / path).is_file()] == []
 
 
-def test_every_python_block_is_run_by_a_test_of_its_page() -> None:
-    """The tutorial's test is in test_tutorial.py; those of the other pages follow."""
-    pages = {page.stem for page in PAGES if PYTHON.search(page.read_text(encoding="utf-8"))}
-    assert pages == {"environments", "memory", "python", "raters", "seats", "tools", "tutorial"}
-
-
 @pytest.mark.parametrize("page", ["pictures", "rlft", "stages"])
 def test_a_recipe_on_a_page_is_one_with_all_its_arms(page: str, tmp_path: Path) -> None:
     for text in YAML.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")):

@@ -74,8 +74,13 @@ SMALL = (
 )
 """Settings that are appended to each line with a recipe."""
 SLURM = ("--launcher", "slurm")
+SECOND = ("rlft.lessons.1.iterations=1",)
+"""Settings of recipes with two lessons."""
 MORE: Mapping[str, tuple[str, ...]] = {
     "reflectrl run --recipe dangerous_taxi/pickup": ("model.name=builtin/nano", "model.lora=null"),
+    "reflectrl run --recipe auto_explore/nano ": SECOND,
+    "reflectrl run --recipe auto_explore/nano_cotrained": SECOND,
+    "reflectrl eval --recipe auto_explore/nano ": SECOND,
     "reflectrl run --recipe smollm2": ("model.name=builtin/nano", "model.lora=null"),
     "reflectrl run --recipe smollm2/taxi_pickup": SLURM,
     "reflectrl run --recipe smollm2/number_line_server ": (
