@@ -18,62 +18,19 @@ from run_folders import episode, iteration, make_run
 
 from reflectrl.config import Recipe
 from reflectrl.core import (
-    Choice,
-    Decision,
     InvalidInput,
-    Observation,
-    Task,
-    Trajectory,
-    Turn,
-    Utterance,
-    Written,
 )
 from reflectrl.core.types import SPLITS
 from reflectrl.data_gen import generate
-from reflectrl.data_gen.rows import Row, Sample, read_rows, read_samples, write_rows, write_samples
+from reflectrl.data_gen.rows import read_rows, read_samples
 from reflectrl.envs.alfworld.catalogue import published_games
 from reflectrl.envs.alfworld.games import Game, read_game
 from reflectrl.envs.auto_explore.dataset import Dataset, Question, read_dataset, write_dataset
-from reflectrl.prompts import Prompt, PromptFormat
 from reflectrl.report.page import report_page
 from reflectrl.report.runs import read_runs
-from reflectrl.rollout.record import Header, read_trajectories, write_trajectories
+from reflectrl.rollout.record import read_trajectories
 
 RANDOMS = st.randoms(use_true_random=False)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | NUMBER | TEXT, lambda part: st.lists(part, max_size=3))
-TEXTS = st.lists(TEXT, max_size=3).map(tuple)
-TASKS = st.builds(Task, TEXT, st.dictionaries(TEXT, JSON, max_size=3))
-OBSERVATIONS = st.builds(Observation, TEXT, TEXTS, TEXT)
-NUMBERS = st.lists(NUMBER, max_size=3).map(tuple)
-INTEGERS = st.integers(-(2**63), 2**63 - 1)
-WRITTEN = st.builds(Written, TEXT, st.lists(INTEGERS, max_size=3).map(tuple), NUMBERS, INTEGERS, st.booleans())
-CHOICES = st.builds(Choice, INTEGERS, NUMBERS, st.none() | WRITTEN)
-DECISIONS = st.builds(Decision, TEXT, NUMBER, NUMBER, CHOICES, NUMBER)
-SAID = st.dictionaries(
-    TEXT, st.builds(Utterance, TEXT, INTEGERS, st.lists(st.none() | NUMBER, max_size=3).map(tuple)), max_size=2
-)
-REWARDS = st.dictionaries(TEXT, NUMBER, max_size=2)
-TURNS = st.builds(Turn, OBSERVATIONS, TEXTS, SAID, DECISIONS, REWARDS, st.booleans())
-TRAJECTORIES = st.builds(
-    Trajectory,
-    TASKS,
-    st.integers(),
-    st.lists(TURNS, max_size=2).map(tuple),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
-SAMPLES = st.builds(Sample, TASKS, st.integers(), TEXTS, OBSERVATIONS, TEXTS, TEXT, TEXT, st.booleans())
-PROMPTS = st.builds(Prompt, TEXT, TEXTS, TEXT, st.none(), TEXT, TEXT)
-ROWS = st.builds(Row, st.just("reflector"), PROMPTS, TEXT, TEXT, INTEGERS, st.booleans())
-HEADERS = st.builds(
-    Header,
-    TEXT,
-    st.dictionaries(TEXT, JSON, max_size=3),
-    st.builds(PromptFormat, instructions=TEXT, history=st.integers(0, 99)),
-)
 
 GAME = Game(
     name="pick_and_place_simple-Mug-None-Desk-301/seed-0",
@@ -161,27 +118,3 @@ def test_a_damaged_file_is_read_or_refused(stored, rng: random.Random):
         return damaged_json(rng, path.read_text()).encode("utf-8", "surrogatepass")
 
     read_with(stored, rng.choice, damage)
-
-
-@pytest.mark.slow
-@settings(max_examples=30)
-@given(rng=RANDOMS, content=st.binary(max_size=200))
-def test_a_file_of_anything_is_read_or_refused(stored, rng: random.Random, content: bytes):
-    read_with(stored, rng.choice, lambda _: content)
-
-
-@pytest.mark.slow
-@given(
-    header=HEADERS,
-    episodes=st.lists(TRAJECTORIES, max_size=3),
-    samples=st.lists(SAMPLES, max_size=3),
-    rows=st.lists(ROWS, min_size=1, max_size=3),
-)
-def test_records_come_back_equal(tmp_path_factory, header, episodes, samples, rows):
-    path = tmp_path_factory.getbasetemp() / "records.jsonl"
-    write_trajectories(path, header, episodes)
-    assert read_trajectories(path) == (header, episodes)
-    write_samples(path, header, samples)
-    assert read_samples(path) == (header, samples)
-    write_rows(path, rows)
-    assert read_rows(path) == rows

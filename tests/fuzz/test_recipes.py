@@ -58,13 +58,6 @@ def test_a_shipped_recipe_with_mistakes(place, rng: random.Random):
     loads_or_is_refused(place, mutant(rng, rng.choice(recipes())).encode("utf-8", "surrogatepass"))
 
 
-@pytest.mark.slow
-@given(section=st.deferred(lambda: st.sampled_from(sorted(recipes()[0]))), value=VALUES)
-def test_a_section_that_holds_anything(place, section: str, value: object):
-    text = yaml.dump({**recipes()[0], section: value}, Dumper=yaml.SafeDumper, allow_unicode=True)
-    loads_or_is_refused(place, text.encode("utf-8", "surrogatepass"))
-
-
 @given(content=st.binary() | st.text().map(str.encode) | st.text("[]{}:,-&*!|>'\" \nab<1", min_size=9).map(str.encode))
 def test_a_file_that_holds_anything(place, content: bytes):
     loads_or_is_refused(place, content)
