@@ -114,12 +114,6 @@ def test_a_recipe_is_a_name_a_file_a_mapping_or_a_recipe(tmp_path: Path) -> None
     assert (shorter.description, shorter.rlft.lessons) == ("A 🚕.", [rl.Lesson("main", 2)])
 
 
-def test_a_run_may_be_an_arm_of_a_recipe_file(tmp_path: Path) -> None:
-    assert rl.Run(tmp_path, "dangerous_taxi/nano", arm="no_reflection").recipe == rl.load_recipe(
-        "dangerous_taxi/nano_no_reflection"
-    )
-
-
 @pytest.mark.parametrize(
     ("recipe", "overrides", "facts"),
     [
@@ -154,11 +148,3 @@ def test_environments_and_stages_that_cannot_be_used_are_refused(tmp_path: Path)
 
 def test_every_public_name_is_there() -> None:
     assert [name for name in rl.__all__ if not hasattr(rl, name)] == []
-
-
-def test_the_trainers_arguments_check_themselves_and_keep_the_recipes_defaults(tmp_path: Path) -> None:
-    args = rl.ReflectRLConfig(output_dir=str(tmp_path), lessons=[rl.Lesson("main", 3)], gamma=0.5, use_cpu=True)
-    assert (args.gamma, args.episodes, args.total_updates) == (0.5, 64, 3 * 2 * 4)
-    with pytest.raises(InvalidInput) as caught:
-        rl.ReflectRLConfig(output_dir=str(tmp_path), gamma=2.0, episodes=0, use_cpu=True)
-    assert [key in str(caught.value) for key in ("gamma", "episodes")] == [True, True]
