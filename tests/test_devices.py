@@ -24,12 +24,12 @@ from reflectrl.lm.writer import LMReflector
 from reflectrl.training.checkpoints import last_checkpoint
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS has no deterministic matrix products
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 PROMPTS = [[policy_prompt(number, actions=2 + number % 4, past=past) for number in range(6)] for past in range(4)]
 """The prompts of each of four steps of six episodes."""
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=CUDA)])
 def device(request) -> torch.device:
     return torch.device(request.param)
 
@@ -104,7 +104,11 @@ def test_a_reflection_through_slots_is_that_of_generate(device):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(
+    ("device", "bf16"),
+    [("cpu", False), pytest.param("cuda", False, marks=CUDA), pytest.param("cuda", True, marks=CUDA)],
+    indirect=["device"],
+)
 def test_the_policy_learns_to_walk_to_the_target(tmp_path, bf16, device):
     done = run(
         tmp_path,

@@ -182,18 +182,6 @@ def test_paid_replies_are_asked_again_only_if_something_changed(
         assert len(asked_about(endpoint)) == len(CITIES)
 
 
-def test_one_refused_file_does_not_keep_the_others_from_being_asked(
-    endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
-) -> None:
-    endpoint.reply = good
-    endpoint.faults.append("400")
-    with pytest.raises(WorkFailed):
-        build(remote(endpoint, shop, concurrency=2), tmp_path / "run")
-    assert len(asked_about(endpoint)) == 4
-    build(remote(endpoint, shop), tmp_path / "run")
-    assert len(asked_about(endpoint)) == 1
-
-
 def test_a_reply_without_a_question_is_asked_again_once_with_the_reason(
     endpoint: ScriptedEndpoint, shop: Path, tmp_path: Path
 ) -> None:
