@@ -160,14 +160,6 @@ def test_wrong_prices_and_kinds_cost_their_share():
     assert type_match(wanted, many) == 1.0  # three of eleven
 
 
-def test_time_runs_out_after_15_steps_without_an_end(env):
-    turning = ["search chair", *["next page", "previous page"] * 7]
-    env.reset(options={"task": Task(CHAIR)})
-    steps = [env.step(action) for action in turning]
-    assert [step[2:4] for step in steps] == [(False, False)] * 14 + [(False, True)]
-    assert not any(step[1] or step[4]["success"] for step in steps)
-
-
 def test_the_expert_buys_what_is_wanted(env):
     assert {played(env, task, lambda env: env.expert()) for task in env.tasks("test")} == {1.0}
 
