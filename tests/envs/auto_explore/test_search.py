@@ -45,6 +45,17 @@ def menu(env: AutoExplore, verb: str) -> list[str]:
     return [action.removeprefix(f"{verb} ") for action in env.observation.actions if action.startswith(f"{verb} ")]
 
 
+# ---- ranking ---------------------------------------------------------------------------------------------------------
+
+
+def test_okapi_by_hand():
+    texts = {"b": "tea", "a": "tea", "long": "tea and many more words than that", "people/sick_notes.md": "milk"}
+    assert BM25(texts).ranking({"tea"}) == ["a", "b", "long", "people/sick_notes.md"]
+    assert BM25(texts).ranking({"sick", "notes"})[0] == "people/sick_notes.md"
+    equally_long = {"x1": "beans tea milk", "x2": "roast roast roast", "x3": "water water water"}
+    assert BM25(equally_long).ranking({"beans", "roast"}) == ["x2", "x1", "x3"]  # 3 / 4.2 against 1 / 2.2
+
+
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
