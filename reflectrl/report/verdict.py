@@ -13,6 +13,7 @@ from reflectrl.report.gain import Interval, change_over_runs, over_runs, tell_ga
 from reflectrl.report.runs import RunData
 from reflectrl.report.series import largest_fall
 from reflectrl.report.tables import print_line
+from reflectrl.rollout.iteration import best_check
 from reflectrl.rollout.results import CLEAR, EvalRow, way_to_play
 
 
@@ -172,10 +173,13 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
             continue
         start, reflecting = f"{name}: " * (len(speaking) > 1), over_runs(each)
         twins = _twins(group, groups)
-        others = _estimates([run for runs in twins.values() for run in runs], "rlft")
+        silent = [run for runs in twins.values() for run in runs]
+        others = _estimates(silent, "rlft")
         if others:
             worth = reflecting.minus(over_runs(others))
             sentences.append(start + _worth(worth, f"{reflecting} trained with them, {over_runs(others)} without any"))
+            if worth.is_clear and (told := _told(group, silent, pay=worth.mean > 0)):
+                sentences.append(start + told)
             if worth.low > 0 and (why := _what_words_do(group[0])):
                 sentences.append(start + why)
                 explained |= set(twins)
@@ -183,6 +187,23 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
             numbers = f"{reflecting} with their words, {over_runs(blank)} with blank ones"
             sentences.append(start + _dependence(change_over_runs(each, blank), numbers))
     return sentences, explained
+
+
+def _told(group: Sequence[RunData], silent: Sequence[RunData], *, pay: bool) -> str:
+    """Return whether the accuracies after SFT told that reflections ``pay``; empty where one is not known."""
+    words, actions = _held_out(group, "reflector"), _held_out(silent, "policy")
+    if words is None or actions is None:
+        return ""
+    return (
+        f"SFT told {'so' if (words > actions) == pay else 'otherwise'}: in held-out rows, {100 * words:.0f} % of the "
+        f"reflector's texts were right, and {100 * actions:.0f} % of the actions of the policy without any."
+    )
+
+
+def _held_out(group: Sequence[RunData], player: str) -> float | None:
+    """Return the mean accuracy, in held-out rows, of the weights that SFT kept; ``None`` if a run lacks checks."""
+    checks = [each for run in group if (each := run.sft.get(player))]
+    return fmean(each[best_check({player: each})].accuracy for each in checks) if len(checks) == len(group) else None
 
 
 def _twins(group: Sequence[RunData], groups: Mapping[str, Sequence[RunData]]) -> dict[str, Sequence[RunData]]:

@@ -10,11 +10,13 @@ import pytest
 from command_line import reflectrl
 from run_folders import evaluated, iteration, write_ledger
 
-from reflectrl.core.run_files import POLICY
+from reflectrl.core.jsonl import write_jsonl
+from reflectrl.core.run_files import POLICY, sft_training_file
 from reflectrl.report import report
 from reflectrl.report.compare import Rows, compare
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import MAX_HEADLINES, headlines, verdict
+from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.rollout.results import Validated, read_results, write_results, write_validated
 
 SILENT = "players.reflector.player=none"
@@ -82,6 +84,23 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
     )
     again = evaluated(tmp_path / "again", 0.1, 0.1, SILENT, "name=again", "description=again")
     assert "30 % [0, 98] without any" in " ".join(judge(reflecting, silent, again))  # of both
+
+
+@pytest.mark.parametrize(("words", "actions", "told"), [(0.9, 0.3, "so"), (0.3, 0.9, "otherwise")])
+def test_what_reflections_would_be_worth_is_compared_with_what_sft_told(
+    tmp_path: Path, words: float, actions: float, told: str
+) -> None:
+    reflecting = evaluated(tmp_path / "reflecting", 0.9, 0.5)
+    silent = evaluated(tmp_path / "silent", 0.5, 0.4, SILENT, "name=without")
+    for folder, player, kept in ((reflecting, "reflector", words), (silent, "policy", actions)):
+        checks = [SFTProgress(step, 0.5, loss, right, None) for step, loss, right in ((10, 0.2, kept), (20, 0.4, 1.0))]
+        write_jsonl(folder / sft_training_file(player), checks)
+    assert (
+        f"SFT told {told}: in held-out rows, {100 * words:.0f} % of the reflector's texts were right, and "
+        f"{100 * actions:.0f} % of the actions of the policy without any."
+    ) in judge(reflecting, silent)
+    even = evaluated(tmp_path / "even", 0.45, 0.3)
+    assert not any("SFT told" in sentence for sentence in judge(even, silent))
 
 
 @pytest.mark.parametrize(
