@@ -93,6 +93,7 @@ def test_a_pass_in_bfloat16_trains_float32_weights(architecture):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.filterwarnings("ignore:Distutils was imported before Setuptools")  # by another test's package
+@pytest.mark.filterwarnings("ignore:Setuptools is replacing distutils")  # likewise
 def test_a_compiled_model_says_the_same_and_plays_with_a_prefix_cache():
     plain, compiled = (language_model("gpt2", num_hidden_layers=1) for _ in range(2))
     add_choice_head(plain)
