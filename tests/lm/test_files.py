@@ -1,5 +1,6 @@
-"""What is read of a model: regular files inside its folder, weights in safetensors, and no file without bound."""
+"""What is read of a model: regular files inside its folder, weights in safetensors, bounded texts and tokenizers."""
 
+import base64
 import json
 import os
 import shutil
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_models import LABELS, logits, save_tiny
+from tokenizers import decoders, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer
 
 from reflectrl.core import InvalidInput
 from reflectrl.lm.load import load_model, new_model, no_progress_bars, save_model
 from reflectrl.lm.reflecting import add_reflector
-from reflectrl.lm.safe_files import MOST_BYTES, check_adapter, checked
+from reflectrl.lm.safe_files import MOST_BYTES, MOST_GROWTH, check_adapter, check_steps, checked, growth
 from reflectrl.lm.section import LoraSection
 from reflectrl.seats.neural import minilm
 
@@ -129,6 +132,10 @@ REFUSED = {
     ),
     "a socket": (lambda f: listening(f / "vocab.json"), "not a regular file"),
     "a large configuration": (lambda f: large(f / CONFIG), "at most 67,108,864 are read"),
+    "tokens by the billion": (
+        lambda f: rewrite(f / "tokenizer_config.json", tokenizer_class="T5Tokenizer", extra_ids=10**9),
+        "extra_ids=1000000000; expected at most 100,000",
+    ),
 }
 
 
@@ -282,3 +289,96 @@ def test_a_model_of_the_hub_is_refused_for_what_its_files_name(cached, tmp_path,
     }
     with pytest.raises(InvalidInput, match=facts.get(case, r"'owner/tiny' has no \*.safetensors weights")):
         new_model(section, labels=LABELS, seed=0)
+
+
+# ---- tokenizers that grow --------------------------------------------------------------------------------------------
+
+
+def declare(folder: Path, **steps: object) -> None:
+    rewrite(folder / TOKENIZER, **{name: in_json(step) for name, step in steps.items()})
+
+
+def in_json(step: object) -> object:
+    """Return a step of the tokenizers library as ``tokenizer.json`` declares it."""
+    return json.loads(step.__getstate__())
+
+
+def nested(kind: type, step: object, times: int) -> object:
+    for _ in range(times):
+        step = kind([step, step])
+    return step
+
+
+DOUBLED = normalizers.Replace("a", "aa")
+GROWING = {
+    "replacements, one after another": {"normalizer": normalizers.Sequence([DOUBLED] * 60)},
+    "replacements, nested": {"normalizer": nested(normalizers.Sequence, DOUBLED, 6)},
+    "replacements when decoding": {"decoder": decoders.Sequence([decoders.Replace("a", "aa")] * 60)},
+    "one long replacement": {"normalizer": normalizers.Replace("a", "a" * 20_000)},
+    "one long beginning": {"normalizer": normalizers.Prepend("a" * 20_000)},
+    "bytes of bytes": {"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()] * 60)},
+    "texts twice": {
+        "post_processor": processors.Sequence([processors.TemplateProcessing(single="$A $A", pair="$A $B")] * 60)
+    },
+    "letters in and out": {"normalizer": normalizers.Sequence([normalizers.NFKD(), normalizers.NFKC()] * 10)},
+}
+
+
+@pytest.mark.parametrize("case", GROWING)
+def test_a_tokenizer_that_makes_texts_grow_is_refused(given, case):
+    declare(Path(given.name), **GROWING[case])
+    for load in (lambda: new_model(given, labels=LABELS, seed=0), lambda: minilm(given.name)):
+        with pytest.raises(InvalidInput, match="times as long; expected at most 10,000"):
+            load()
+
+
+def test_huge_tokens_and_unknown_steps_are_refused(given):
+    path = Path(given.name, TOKENIZER)
+    whole = json.loads(path.read_text())
+    for fields, fact in (
+        ({"model": {**whole["model"], "vocab": {**whole["model"]["vocab"], "a" * 10_001: 9}}}, "of 10,001 characters"),
+        ({"normalizer": {"type": "Shout"}}, "the step 'Shout' is not known"),
+        ({"decoder": {"type": "Replace"}}, "cannot be read .KeyError"),
+        ({"added_tokens": 3}, "cannot be read .TypeError"),
+    ):
+        path.write_text(json.dumps({**whole, **fields}))
+        with pytest.raises(InvalidInput, match=fact):
+            check_steps(path)
+
+
+def xlnet() -> list[object]:
+    """Return the longest row of normalizers that is published, with a map of letters to 18 others."""
+    letters = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(bytes(4) + b"a" * 18).decode()}
+    steps = [normalizers.Replace("``", '"'), normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    return [*map(in_json, steps), letters, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]
+
+
+def test_published_tokenizers_stay_far_below_the_limit():
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    split = {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}"}, "behavior": "Isolated", "invert": False}
+    for steps, factor in (
+        ([{"type": "Prepend", "prepend": "\u2581"}, space], 2),  # Llama 2
+        ([split, split, in_json(pre_tokenizers.ByteLevel())], 5),  # Llama 3, Qwen, DeepSeek
+        ([in_json(normalizers.BertNormalizer())], 24),
+        ([*xlnet(), in_json(pre_tokenizers.Metaspace())], 2592),
+        ([in_json(decoders.ByteFallback()), in_json(decoders.Fuse()), in_json(decoders.Strip(" ", 1, 0))], 3),
+    ):
+        assert growth({"type": "Sequence", "normalizers": steps}) == factor < MOST_GROWTH
+    assert growth(None) == 1
+
+
+@pytest.mark.parametrize("room", [normalizers, pre_tokenizers, processors, decoders])
+def test_the_growth_of_each_step_of_the_tokenizers_library_is_known(room):
+    base = {"Normalizer", "PreTokenizer", "PostProcessor", "Decoder", "DecodeStream", "NORMALIZERS"}
+    parts = {"pattern": {"String": "a"}, "content": "b", "prepend": "c", "precompiled_charsmap": "AAAA"}
+    template = {"single": [{"Sequence": {}}], "pair": [{"Sequence": {}}], "special_tokens": {}}
+    for name in {name for name in dir(room) if name[0].isupper()} - base:
+        assert growth({"type": name, **parts, **template}) >= 1
+
+
+def test_a_tokenizer_that_was_checked_is_checked_again_when_it_has_changed(given):
+    checked(given.name)
+    declare(Path(given.name), normalizer=normalizers.Sequence([DOUBLED] * 60))
+    with pytest.raises(InvalidInput, match="times as long"):
+        checked(given.name)
+    assert len(AutoTokenizer.from_pretrained(given.name)) > 0  # loading it is harmless, reading with it is not
