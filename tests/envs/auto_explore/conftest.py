@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import tempfile
+from pathlib import Path
 
 import pytest
 from sandbox_world import World
@@ -34,6 +36,14 @@ def shop(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     return folder
+
+
+@pytest.fixture
+def open_files():
+    """Counts the open files of this process; what other tests left behind is not closed meanwhile."""
+    gc.disable()
+    yield lambda: len(list(Path("/proc/self/fd").iterdir()))
+    gc.enable()
 
 
 @pytest.fixture

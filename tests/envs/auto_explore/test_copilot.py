@@ -119,6 +119,15 @@ def test_a_chat_model_does_the_task_in_its_own_words(shop: Path, monkeypatch: py
         assert part in last
 
 
+@pytest.mark.parametrize(
+    "command", ['"write" a.txt', "\\edit shop.py", "python -\nprint('\0')", f"python -c {'x' * 2**17}"]
+)
+def test_commands_in_odd_forms_are_answered_and_the_work_goes_on(shop: Path, command: str) -> None:
+    model = Typed(command, "exit")
+    COPILOT.work_on(str(shop), "Raise the price.", model)
+    assert len(model.shown) == 2
+
+
 def test_mistakes_are_shown_and_the_work_goes_on(shop: Path) -> None:
     mistakes = {
         "write ../out\nx\n": "../out",
@@ -178,6 +187,13 @@ def test_hard_links_are_not_taken_for_removed_files(shop: Path, program: str) ->
     assert bytes_of(shop) == before
 
 
+def test_work_goes_on_where_a_program_removed_the_working_folder(shop: Path) -> None:
+    model = Typed(EDIT, "cd docs", "python -\nimport shutil\nshutil.rmtree('/repository/docs')\n", "exit")
+    done = COPILOT.work_on(str(shop), "Raise the price.", model)
+    assert done.changed == ("docs/old.md", "shop.py")
+    assert "Folder: /\nHere: " in model.shown[-1]
+
+
 def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -> None:
     umask = os.umask(0o027)
     try:
@@ -192,6 +208,15 @@ def test_files_are_written_into_new_folders_but_not_through_a_link(shop: Path) -
     with pytest.raises(WorkFailed, match="link/x"):
         work(shop, "python -\nimport os\nos.mkdir('link')\nopen('link/x', 'w').write('x')\n", "exit")
     assert list((shop.parent / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["os.symlink('docs/old.md', 'shop.py')", "os.mkfifo('shop.py')"])
+def test_links_and_pipes_in_the_place_of_files_are_not_kept(shop: Path, program: str) -> None:
+    before = bytes_of(shop)
+    done = work(shop, f"python -\nimport os\nos.remove('shop.py')\n{program}\n", "exit")
+    assert (done.changed, done.diff) == ((), ())
+    assert done.left_out == ("links, pipes and sockets in the place of files, which stay: shop.py",)
+    assert bytes_of(shop) == before
 
 
 def test_the_command_says_what_is_not_kept(shop: Path) -> None:
@@ -215,6 +240,21 @@ def test_a_file_replaces_no_folder_and_no_link(shop: Path) -> None:
         assert bytes_of(shop) == before
 
 
+def test_names_as_long_as_names_can_be_are_written(shop: Path) -> None:
+    name = "n" * 255
+    for text in ("new\n", "newer\n"):
+        work(shop, f"write {name}\n{text}".rstrip(), "exit")
+        assert (shop / name).read_text() == text
+
+
+def test_files_without_end_are_neither_read_nor_compared(shop: Path) -> None:
+    sparse = "python -\nfor n in range(31): open(f'{n}', 'wb').truncate(60 << 20)\n"
+    with pytest.raises(WorkFailed, match="134,217,728 bytes"):
+        work(shop, sparse, "exit", apply=False)
+    done = work(shop, "python -\nopen('lines', 'wb').write(b'\\n' * 60_000_000)\n", "exit", apply=False)
+    assert done.diff == ("Large file lines: 0 bytes before, 60,000,000 now",)
+
+
 # ---- as root, who may write everything -------------------------------------------------------------------------------
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
@@ -236,6 +276,7 @@ def test_permissions_are_kept_and_special_bits_are_dropped(shop: Path) -> None:
     "change",
     [
         pytest.param(EDIT, id="edited"),
+        pytest.param("python -\nimport os\nos.remove('shop.py')\n", id="removed"),
         pytest.param("python -\nimport os\nos.makedirs('docs/x/y')\nopen('docs/x/y/z', 'w')\n", id="added"),
     ],
 )
@@ -249,3 +290,10 @@ def test_files_of_another_user_are_left_alone(shop: Path, change: str) -> None:
     assert bytes_of(shop) == before
     assert (shop / "shop.py").stat() == status
     assert work(shop, change, "exit", apply=False).changed  # it may be shown
+
+
+@as_root
+def test_a_folder_of_another_user_is_refused_before_any_work(shop: Path) -> None:
+    os.chown(shop, 12345, 12345)
+    with pytest.raises(InvalidInput, match="12345"):
+        work(shop)

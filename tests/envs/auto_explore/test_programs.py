@@ -189,6 +189,19 @@ def test_git_understands_a_diff_whatever_was_changed(tmp_path: Path, pairs: int)
     assert applied(before, lines, tmp_path / "files") == after
 
 
+def test_small_and_large_changes_of_a_long_file() -> None:
+    lines = [f"{number}\n" for number in range(500_000)]
+    changed = "".join([*lines[:400_000], "new\n", *lines[400_000:]])
+    assert list(diff({"a": "".join(lines).encode()}, {"a": changed.encode()}, Limits(diff_bytes=10**8))) == [
+        *("--- a/a", "+++ b/a", "@@ -399998,6 +399998,7 @@"),
+        *(" 399997", " 399998", " 399999", "+new", " 400000", " 400001", " 400002"),
+    ]
+    # Equal lines at every second place: matching them takes time that grows with their cube.
+    old, new = ("".join(f"{n % 99}\n{side} {n}\n" for n in range(4000)).encode() for side in ("old", "new"))
+    shown = list(diff({"a": old}, {"a": new}))
+    assert [shown[2], len(shown)] == ["@@ -1,8000 +1,8000 @@", 3 + 16_000]
+
+
 def test_a_diff_names_what_is_too_large() -> None:
     after = {"a": b"x" * 30, "b": b"1\n" * 9, "c": b"1\n" * 4, "d": b"2\n", "e": b"3\n", "f": b"4\n"}
     limits = Limits(diff_bytes=25, diff_lines=8)

@@ -176,6 +176,13 @@ def test_views_share_files_for_reading_and_not_the_working_directory(sandbox):
                 use()
 
 
+def test_what_is_missing_among_others_is_a_sentence_beside_them(sandbox):
+    partly = sandbox.run("cat missing README.md")
+    assert partly.failed
+    assert partly.output.startswith("missing ")
+    assert partly.output.endswith("\n# shop\nsells\ntea\n")
+
+
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
@@ -256,3 +263,10 @@ def test_what_changes_do_not_hold_is_named_by_kind(shop):
         ]
         kept = {"people/left/athens.md": b"sick notes go to Wanda\n", **dict.fromkeys("abcd", b"")}
         assert sandbox.changes() == kept  # and no file is taken for a removed one
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(sandbox):
+    (sandbox.root / "closed").mkdir(0)
+    (sandbox.root / "file").touch(0)
+    assert sandbox.left_out() == ("what may not be read: closed, file",)

@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from reflectrl.core import InvalidInput
 from reflectrl.envs.auto_explore.files import readable_files
-from reflectrl.envs.auto_explore.sandbox import Limits, Sandbox
-from reflectrl.envs.auto_explore.scratch import PREFIX
+from reflectrl.envs.auto_explore.sandbox import Entry, Limits, Sandbox
+from reflectrl.envs.auto_explore.scratch import PREFIX, Scratch
+from reflectrl.envs.auto_explore.tree import Tree
 
 pytestmark = pytest.mark.usefixtures("copies")
 
@@ -76,6 +79,19 @@ def test_unreadable_files_and_the_copies_themselves_are_left_out():
     assert (files.readable, files.skipped) == ((("readable", "text"),), {"unreadable": 2})
 
 
+def test_holes_in_files_take_no_space_in_the_copy(shop):
+    with (shop / "sparse").open("wb") as file:
+        file.seek(20 << 20)
+        file.write(b"end")
+        file.truncate(30 << 20)
+    with Sandbox(shop) as sandbox:
+        copied = sandbox.root / "sparse"
+        assert copied.stat().st_size == 30 << 20
+        assert copied.stat().st_blocks * 512 < 5 << 20
+        assert copied.read_bytes() == (shop / "sparse").read_bytes()
+        assert sandbox.changes() == {}
+
+
 def test_what_is_no_repository_or_too_large_is_refused_and_leaves_nothing(tmp_path, shop, copies):
     for place in (tmp_path / "missing", shop / "README.md"):
         with pytest.raises(InvalidInput, match=place.name):
@@ -92,6 +108,24 @@ def test_what_is_no_repository_or_too_large_is_refused_and_leaves_nothing(tmp_pa
     with Sandbox(tmp_path / "empty") as sandbox:
         assert (sandbox.entries(), sandbox.changes()) == ((), {})
         assert not sandbox.run("ls").failed
+
+
+def test_folders_without_number_that_were_made_later_are_removed_too(shop, copies):
+    with Sandbox(shop) as sandbox:
+        fd = os.open(sandbox.root, os.O_RDONLY)
+        for _ in range(1100):  # deeper than Python recurses, and longer than a path may be
+            os.mkdir("deep", dir_fd=fd)
+            inner = os.open("deep", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        os.close(fd)
+        assert sandbox.changes() == {}
+        assert [line.split(":")[0] for line in sandbox.left_out()] == ["folders deeper than 100"]
+        (sandbox.root / "1").mkdir()
+        (sandbox.root / "1" / "file").touch()
+        (sandbox.root / "people").chmod(0o000)
+        sandbox.root.chmod(0o000)
+    assert list(copies.iterdir()) == []
 
 
 # ---- nothing stays behind --------------------------------------------------------------------------------------------
@@ -153,6 +187,15 @@ def test_the_copy_of_a_killed_program_is_removed_later(shop, copies, holder):
         assert list(copies.iterdir()) == [sandbox.root.parent]
 
 
+def test_a_removal_that_was_killed_is_finished(shop, copies):
+    left = copies / f"{PREFIX}left"
+    for folder in (".1/deep", ".3/deep/deeper", ".12", "copy/deep"):
+        (left / folder).mkdir(parents=True)
+        (left / folder / "file").touch()
+    with Sandbox(shop):
+        assert not left.exists()
+
+
 def test_what_others_may_have_made_is_left_alone(shop, copies):
     elsewhere, theirs = copies.parent / "elsewhere", copies / f"{PREFIX}theirs"
     for folder in (elsewhere, copies / "reflectrl-abc", copies / PREFIX.rstrip("-"), theirs):
@@ -167,3 +210,42 @@ def test_what_others_may_have_made_is_left_alone(shop, copies):
         pass
     gone = {theirs, theirs / "kept"} if os.geteuid() != 0 else set()
     assert {*copies.rglob("*"), *elsewhere.iterdir()} == before - gone
+
+
+def test_many_may_start_at_once(open_files):
+    def use(_):
+        scratch = Scratch()
+        (scratch.folder / "file").write_text("mine")
+        read = (scratch.folder / "file").read_text()
+        scratch.close()
+        return read
+
+    before = open_files()
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(use, range(200))) == {"mine"}
+    assert open_files() == before
+
+
+# ---- the tree of files -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(shop):
+    return Tree(shop)
+
+
+def test_nothing_stays_open(tree, open_files):
+    (tree.root / "loop").symlink_to("loop")
+    before = open_files()
+    for path in ("README.md", "people", "loop", "missing", "people/../..", "people/leave/../it's.md"):
+        with suppress(InvalidInput):
+            tree.named(PurePosixPath(path))
+        tree.entries(PurePosixPath("people"))
+    assert open_files() == before
+
+
+def test_a_folder_is_listed_whole_while_another_process_lists_it(tree):
+    """Forked processes share the root's descriptor, and with it how far it was read."""
+    with tree.folder(PurePosixPath(".")) as (fd, _), os.scandir(fd) as listing:
+        next(listing)
+        assert tree.entries(PurePosixPath(".")) == (Entry("people", folder=True), Entry("README.md", folder=False))

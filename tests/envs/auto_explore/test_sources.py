@@ -245,6 +245,17 @@ def test_an_index_on_a_server_names_no_file_of_this_machine(shop: Shop, tmp_path
             fetch("pypi:tinyshop", tmp_path / "into")
 
 
+@pytest.mark.slow
+def test_an_index_on_this_machine_may_name_its_files(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "mirror" / "simple" / "tinyshop"
+    index.mkdir(parents=True)
+    (index / "index.html").write_text(f'<a href="{shop.archive.as_uri()}">{shop.archive.name}</a>')
+    monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
+    assert fetch("pypi:tinyshop", tmp_path / "into")[0] == "tinyshop"
+
+
 def test_programs_of_others_do_not_see_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
