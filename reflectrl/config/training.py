@@ -406,9 +406,9 @@ class RLFTSettings:
 SURVEYED = 48
 """Number of random episodes from which settings are chosen, and of the expert's."""
 KL_OF_ENTROPY = 0.05
-"""``kl_of_entropy`` that a budget chooses. Without it, a policy that solved all validation tasks
-of an environment that nobody tuned won 77 % of the next iteration's episodes, and one of the suite's mastermind solved
-81 % after 80 iterations; with it, both still solve all."""
+"""``kl_of_entropy`` that a budget chooses. Without it, a policy that solved all validation tasks of an environment that
+nobody tuned won 77 % of the next iteration's episodes, and one of the suite's mastermind solved 81 % after 80
+iterations; with it, both still solve all."""
 UNIT = (0.2, 5.0)
 """Standard deviations of returns between which rewards need no scaling."""
 

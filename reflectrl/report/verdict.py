@@ -178,8 +178,8 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
         if others:
             worth = reflecting.minus(over_runs(others))
             sentences.append(start + _worth(worth, f"{reflecting} trained with them, {over_runs(others)} without any"))
-            if worth.is_clear and (told := _told(group, silent, pay=worth.mean > 0)):
-                sentences.append(start + told)
+            if worth.is_clear and (prediction := _prediction(group, silent, paid=worth.mean > 0)):
+                sentences.append(start + prediction)
             if worth.low > 0 and (why := _what_words_do(group[0])):
                 sentences.append(start + why)
                 explained |= set(twins)
@@ -189,14 +189,15 @@ def _worth_of_reflections(groups: Mapping[str, Sequence[RunData]]) -> tuple[list
     return sentences, explained
 
 
-def _told(group: Sequence[RunData], silent: Sequence[RunData], *, pay: bool) -> str:
-    """Return whether the accuracies after SFT told that reflections ``pay``; empty where one is not known."""
+def _prediction(group: Sequence[RunData], silent: Sequence[RunData], *, paid: bool) -> str:
+    """Return the sentence on whether SFT's accuracies predicted that reflections paid, or cost; empty if unknown."""
     words, actions = _held_out(group, "reflector"), _held_out(silent, "policy")
     if words is None or actions is None:
         return ""
+    predicted = "this" if (words > actions) == paid else "the opposite"
     return (
-        f"SFT told {'so' if (words > actions) == pay else 'otherwise'}: in held-out rows, {100 * words:.0f} % of the "
-        f"reflector's texts were right, and {100 * actions:.0f} % of the actions of the policy without any."
+        f"SFT predicted {predicted}: in held-out rows, {100 * words:.0f} % of the reflector's texts were right, and "
+        f"{100 * actions:.0f} % of the actions of the policy without any."
     )
 
 

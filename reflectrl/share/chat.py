@@ -40,7 +40,7 @@ class Function(BaseModel):
     parameters: dict[str, JsonValue] | None = None
     """JSON schema of an object without properties, or with one that is an ``enum`` of texts, which are the actions."""
     arguments: Text = ""
-    """Of a call: its arguments, as JSON."""
+    """Arguments of a call, as JSON; empty in a menu."""
 
 
 class Tool(BaseModel):

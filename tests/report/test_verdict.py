@@ -86,9 +86,9 @@ def test_reflections_are_weighed_against_a_twin_without_or_else_against_blank_on
     assert "30 % [0, 98] without any" in " ".join(judge(reflecting, silent, again))  # of both
 
 
-@pytest.mark.parametrize(("words", "actions", "told"), [(0.9, 0.3, "so"), (0.3, 0.9, "otherwise")])
-def test_what_reflections_would_be_worth_is_compared_with_what_sft_told(
-    tmp_path: Path, words: float, actions: float, told: str
+@pytest.mark.parametrize(("words", "actions", "predicted"), [(0.9, 0.3, "this"), (0.3, 0.9, "the opposite")])
+def test_the_worth_of_reflections_is_compared_with_what_sft_predicted(
+    tmp_path: Path, words: float, actions: float, predicted: str
 ) -> None:
     reflecting = evaluated(tmp_path / "reflecting", 0.9, 0.5)
     silent = evaluated(tmp_path / "silent", 0.5, 0.4, SILENT, "name=without")
@@ -96,11 +96,11 @@ def test_what_reflections_would_be_worth_is_compared_with_what_sft_told(
         checks = [SFTProgress(step, 0.5, loss, right, None) for step, loss, right in ((10, 0.2, kept), (20, 0.4, 1.0))]
         write_jsonl(folder / sft_training_file(player), checks)
     assert (
-        f"SFT told {told}: in held-out rows, {100 * words:.0f} % of the reflector's texts were right, and "
+        f"SFT predicted {predicted}: in held-out rows, {100 * words:.0f} % of the reflector's texts were right, and "
         f"{100 * actions:.0f} % of the actions of the policy without any."
     ) in judge(reflecting, silent)
     even = evaluated(tmp_path / "even", 0.45, 0.3)
-    assert not any("SFT told" in sentence for sentence in judge(even, silent))
+    assert not any("SFT predicted" in sentence for sentence in judge(even, silent))
 
 
 @pytest.mark.parametrize(
