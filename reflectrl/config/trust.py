@@ -43,7 +43,7 @@ _PLAIN = {
     "History": "show reward",
     "PromptLayout": "labels known_actions shuffle action_mode menu",
     "PromptSection": "instructions",
-    "BuiltinSection": "pieces",
+    "BuiltinSection": "pieces pretrained",
     "LoraSection": "target_modules layers",
     "ModelSection": "chat images dtype quantization attn_implementation compute compile prefix_reuse",
     **{kind.section.__name__: kind.section.plain for kind in SEATS},

@@ -110,13 +110,26 @@ class BuiltinSection(Section):
     pieces: Literal["phrases", "names", "numbers", "words"] = "phrases"
     """The tokenizer's largest units: phrases for texts that repeat, names for phrases that end with a number, numbers
     for phrases and whole numbers, words where a word must be recognised anywhere."""
+    pretrained: bool = False
+    """Begin with blocks that were pretrained on made-up lookups (``benchmarks/procedural.py``), which there are of the
+    shape 2x64x2 (layers x width x heads). Embeddings of tokens are always random."""
+
+    @property
+    def blocks(self) -> Path:
+        """The file of pretrained blocks of this shape, which not every shape has."""
+        return Path(__file__).with_name(f"blocks-{self.layers}x{self.width}x{self.heads}.safetensors")
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> BuiltinSection:
+    def _settings_agree(self) -> BuiltinSection:
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}; choose a divisor")
         if self.image_size % self.patch_size:
             raise ValueError(f"patch_size={self.patch_size} does not divide image_size={self.image_size}")
+        if self.pretrained and not self.blocks.is_file():
+            raise ValueError(
+                f"pretrained=true was given with layers={self.layers}, width={self.width} and heads={self.heads}, of "
+                "which there are no pretrained blocks; choose 2, 64 and 2, or set it to false"
+            )
         return self
 
 
@@ -190,6 +203,8 @@ class ModelSection(Section):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> ModelSection:
+        if self.images and self.builtin.pretrained:
+            raise ValueError("images=true was given with builtin.pretrained=true, whose blocks read text; unset one")
         if self.images and self.prefix_reuse:
             raise ValueError(
                 "images=true was given with prefix_reuse=true, which keeps states of text alone; set it to false"

@@ -95,8 +95,9 @@ number_hunt, success in validation after 300 iterations was 73 % with them and 5
 it rose as fast, but an iteration took twice as long."""
 ROOM = 1.2
 """Factor by which prompts and reflections may be longer than the longest that were seen."""
-BATCH_TOKENS = 16384
-"""Tokens of the rows of an optimizer step of fine-tuning at most, if these are 8 rows or more."""
+BATCH_TOKENS = 4096
+"""Tokens of the rows of an optimizer step of fine-tuning at most, if these are 8 rows or more. A policy of the suite's
+catalogue, whose prompts have 376 tokens, imitates 61 % after 160 s of a processor with 8 rows, and 42 % with 32."""
 ROWS_TOGETHER = 4
 """Factor of the rows of an optimizer step where all of an episode are read together. A reflector that has to remember
 what was said many steps ago writes 42 % of its texts right after 60 s of a processor with 32 rows, which are drawn one
@@ -281,6 +282,8 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 
 def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose how both players are fine-tuned and how the policy learns from play, but not how long; and the test."""
+    if recipe.model.name == BUILTIN and not recipe.model.images and recipe.model.builtin.blocks.is_file():
+        yield Chosen("model.builtin.pretrained", True, "to look up what a prompt says need not be learned first")
     yield Chosen("eval.max_tasks", recipe.eval.episodes, "greedily, no more tasks are played than with sampled actions")
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):

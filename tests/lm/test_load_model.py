@@ -1,6 +1,8 @@
 import json
+import random
 import shutil
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
@@ -190,6 +192,53 @@ def test_narrow_models_begin_with_larger_weights(tmp_path, width, spread):
     model = load_model(Path(nano(tmp_path / "base", section).name), section, trainable=False).model
     for weight in (model.transformer.wte.weight, model.transformer.h[0].attn.c_attn.weight):
         assert weight.std().item() == pytest.approx(spread, rel=0.05)
+
+
+def lookups(rng: random.Random, names: int) -> tuple[list[list[int]], list[int]]:
+    """Return 64 texts of four tokens with a value each, in any order, and one of the four; and its values."""
+    texts, values = [], []
+    for _ in range(64):
+        keys, told = rng.sample(range(names), 4), [names + rng.randrange(names) for _ in range(4)]
+        asked = rng.randrange(4)
+        texts.append([*(token for pair in zip(keys, told, strict=True) for token in pair), 2 * names, keys[asked]])
+        values.append(told[asked])
+    return texts, values
+
+
+@pytest.mark.numerical
+def test_pretrained_blocks_learn_lookups_that_random_ones_do_not(tmp_path):
+    right = {}
+    for pretrained in (True, False):
+        section = ModelSection(max_length=16, builtin=BuiltinSection(vocabulary=400, pretrained=pretrained))
+        model = new_model(nano(tmp_path / str(pretrained), section), labels=LABELS, seed=0).model
+        optimizer, rng = torch.optim.AdamW(model.parameters(), lr=1e-3), random.Random(0)
+        hits = []
+        for _ in range(150):
+            texts, values = lookups(rng, 12)
+            logits = model(input_ids=torch.tensor(texts)).logits[:, -1]
+            torch.nn.functional.cross_entropy(logits, torch.tensor(values)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            hits.append((logits.argmax(1) == torch.tensor(values)).float().mean().item())
+        right[pretrained] = fmean(hits[-50:])
+    assert right[True] > 0.95
+    assert right[False] < 0.6
+
+
+def test_pretrained_blocks_fit_any_vocabulary_and_context(tmp_path):
+    long, short = (
+        ModelSection(max_length=length, builtin=BuiltinSection(vocabulary=words, pretrained=True))
+        for length, words in ((1100, 400), (64, 300))
+    )
+    one, two, other = (
+        new_model(nano(tmp_path / name, section, seed), labels=LABELS, seed=0).model.state_dict()
+        for name, section, seed in (("one", long, 0), ("two", short, 0), ("other", short, 1))
+    )
+    places = "transformer.wpe.weight"
+    assert len(one[places]) == 1100
+    assert torch.equal(one[places][:64], two[places])
+    assert all(torch.equal(two[name], other[name]) for name in two if name.startswith("transformer.h."))
+    assert not torch.equal(two["transformer.wte.weight"], other["transformer.wte.weight"])
 
 
 def test_an_adapter_is_found_after_its_run_was_moved(tmp_path):

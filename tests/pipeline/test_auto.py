@@ -54,6 +54,7 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
         assert kept.budget.chosen[key]
     assert (kept.rlft.update, kept.rlft.advantage) == (PPO(kl_of_entropy=0.05), GAE())
     assert kept.model.max_length < 1024
+    assert kept.model.builtin.pretrained
     assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
     assert kept.budget.chosen["rlft.lessons.0.iterations"].startswith("the least: an iteration takes ")
     policy = kept.sft.policy
