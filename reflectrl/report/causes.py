@@ -152,6 +152,12 @@ class _Evidence:
     def setting(self, key: str) -> Any:
         return self.run.settings.get(key)
 
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Weights of the sources of rewards, whose sum the value head estimates."""
+        prefix, settings = "rlft.rewards.", self.run.settings
+        return {key.removeprefix(prefix): settings[key] or 0.0 for key in settings if key.startswith(prefix)}
+
     def taught(self, player: str) -> list[Row]:
         """Rows of a player that SFT was given; none where random actions stood in for a teacher."""
         if self.setting("data.teacher") == "random":
@@ -434,7 +440,9 @@ def _blind_values(of: _Evidence) -> Cause | None:
     for episode in of.recorded():
         ahead = 0.0
         for turn in reversed(episode.turns):
-            ahead = turn.reward + of.run.gamma * ahead
+            ahead = of.run.gamma * ahead + sum(
+                of.weights.get(name, 0.0) * reward for name, reward in turn.rewards.items()
+            )
             pairs[episode.task.group].append((turn.decision.value, ahead))
     explained = {group: _explained(each) for group, each in pairs.items() if len(each) >= LEAST}
     known = {group: share for group, share in explained.items() if share is not None}

@@ -395,6 +395,20 @@ def test_a_value_head_that_knows_nothing_of_a_group_is_named(tmp_path: Path) -> 
             assert found(folder) == []
 
 
+def test_a_value_head_is_judged_by_all_the_rewards_that_it_estimates(tmp_path: Path) -> None:
+    for weight, named in ((1.0, []), (0.0, ["values"])):
+        rewards = f"rlft.rewards={{env: 1.0, novelty: {weight}}}"
+        folder = ended(tmp_path / f"{weight}", SILENT, "rlft.advantage={kind: gae}", "rlft.gamma=1", rewards)
+        played = []
+        for n in range(100):  # an episode of novelty 9 or 5, which half of either win
+            new = 9.0 if n // 2 % 2 else 5.0
+            walked = walk(f"easy-{n}", ["a"], success=bool(n % 2), values=[new])
+            [turn] = walked.turns
+            played.append(replace(walked, turns=(replace(turn, rewards={**turn.rewards, "novelty": new}),)))
+        play(folder, "rlft-00000.jsonl", played)
+        assert [cause.name for cause in found(folder)] == named
+
+
 def test_episodes_that_the_horizon_ends_are_named(tmp_path: Path) -> None:
     for name, success, named in (("run", False, True), ("lost", True, False)):
         folder = ended(tmp_path / name, SILENT)
