@@ -274,14 +274,18 @@ def _not_imitated(of: _Evidence) -> Cause | None:
     return Cause(
         "imitation",
         f"SFT imitates {_percent(accuracy)} of the expert's actions in held-out episodes",
-        f"{_longer(of, 'policy')}more of `sft.policy.steps` or `data.samples`{_wider(of)}",
+        f"{_more(of, 'policy')}{_wider(of)}",
     )
 
 
-def _longer(of: _Evidence, player: str) -> str:
-    """Return a larger budget, where this is what has bounded a player's SFT."""
-    steps, key = [check.step for check in of.run.sft.get(player, ())][-1:], f"sft.{player}.steps"
-    return "more `budget.minutes`, " if of.setting(f"budget.chosen.{key}") and steps == [of.setting(key)] else ""
+def _more(of: _Evidence, player: str) -> str:
+    """Return what more a player's SFT needs: no steps if it ended at a plateau, a larger budget if that bounded it."""
+    key = f"sft.{player}.steps"
+    bound, checks = of.setting(key), of.run.sft.get(player, ())
+    if checks and checks[-1].step < bound:
+        return "more of `data.samples`"
+    budget = "more `budget.minutes`, " if checks and of.setting(f"budget.chosen.{key}") else ""
+    return f"{budget}more of `{key}` or `data.samples`"
 
 
 def _wider(of: _Evidence) -> str:
@@ -304,7 +308,7 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     return Cause(
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
-        f"{_longer(of, 'reflector')}more of `sft.reflector.steps` or `data.samples`{_wider(of)}{pieces}",
+        f"{_more(of, 'reflector')}{_wider(of)}{pieces}",
     )
 
 

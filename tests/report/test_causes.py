@@ -237,12 +237,15 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     ]
     write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
     assert first(folder) == ("imitation", "SFT imitates 62 % of the expert's actions in held-out episodes")
-    assert found(folder)[0].remedy.startswith("more of `sft.policy.steps`")
-    bounds = {"bound": (300, chosen("sft.policy.steps")), "plateau": (900, chosen("sft.policy.steps"))}
-    for name, (steps, given) in {**bounds, "stated": (300, ("budget.minutes=5",))}.items():
+    longer = "more of `sft.policy.steps` or `data.samples`"
+    for name, steps, given, remedy in (
+        ("bound", 300, chosen("sft.policy.steps"), f"more `budget.minutes`, {longer}"),
+        ("plateau", 900, chosen("sft.policy.steps"), "more of `data.samples`"),
+        ("stated", 300, ("budget.minutes=5",), longer),
+    ):
         folder = ended(tmp_path / name, SILENT, *given, f"sft.policy.steps={steps}")
         write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
-        assert found(folder)[0].remedy.startswith("more `budget.minutes`, more of") == (name == "bound")
+        assert found(folder)[0].remedy == f"{remedy}, or a larger `model.builtin.width`"
     write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
     assert found(folder) == []
 
