@@ -208,7 +208,8 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     count = len(known) + seen.max_actions
     yield Chosen("prompt.labels", "letters" if count <= LETTERS else "added", f"menus need {count} labels")
     if (share := seen.needs_memory) < (MEMORY if seen.taught else UNTAUGHT_MEMORY):
-        yield Chosen("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
+        judged = "" if recipe.players.reflector.player == "none" else ", which the reflector judges"
+        yield Chosen("prompt.history", {"steps": 1}, f"the last action{judged}")
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"

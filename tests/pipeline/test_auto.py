@@ -134,6 +134,7 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
     assert kept.rlft.replay == Replay(size=32, episodes=2)
+    assert kept.budget.chosen["prompt.history"] == "the last action"  # no reflector plays that would judge it
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
