@@ -138,6 +138,12 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
 
 
+@pytest.mark.parametrize(("env", "weight"), [("corridor:SilentHall", 0.1), ("corridor:FaintHall", 0.001)])
+def test_new_states_are_worth_a_fraction_of_what_the_environment_gives(tmp_path, env, weight):
+    play_stages(recipe(env), tmp_path / "run", STAGES[0])
+    assert load_saved_recipe(tmp_path / "run" / RECIPE).rlft.rewards == {"env": 1.0, "novelty": weight}
+
+
 @pytest.mark.parametrize("env", ["corridor:Hall", "corridor:SilentHall"])
 def test_advantages_of_whole_episodes_get_no_discount_and_no_replay(tmp_path, env):
     grouped = {"rlft": {"episodes": 8, "episodes_per_task": 4, "advantage": {"kind": "group"}}}
