@@ -250,8 +250,9 @@ def _remembering(of: _Evidence) -> str:
         ways.append("`prompt.history.show=transitions`")
     if of.run.reflector in ("local", "server") and of.setting("players.reflector.carry") is not True:
         ways.append("`players.reflector.carry=true`")
-    ways.append(f"{'or ' if ways else ''}a text that tells what decides")
-    return ", ".join(ways)
+    if not ways:  # where prompts show the past, the expert may act on what no player knows
+        return "a text that tells what decides, or an expert that knows no more than a player"
+    return ", ".join([*ways, "or a text that tells what decides"])
 
 
 def _cut(of: _Evidence) -> Cause | None:

@@ -117,7 +117,7 @@ IN_DOORS = ("env.name=doors", SILENT, "eval.policies=[random, rlft, expert]")
 
 
 class Doors(NatLangEnv):
-    """Two doors, and a note on the right one, which stands in all texts, or in the first one, or in the last one."""
+    """Two doors, and a note on the right one, which stands in all texts, the first, the last, or none."""
 
     name = "doors"
     instructions = "Choose the door of the note."
@@ -138,7 +138,7 @@ class Doors(NatLangEnv):
         return ("left", "right")[self._note % 2]
 
     def observe(self) -> Observation:
-        shown = self._shown == "always" or (self._shown == "first") != self._inside
+        shown = self._shown in ("always", "last" if self._inside else "first")
         where = "in the hall" if self._inside else "outside"
         note = f" Note {self._note} says {self._door}." if shown else ""
         return Observation(f"You are {where}.{note}", ("walk in", "left", "right"))
@@ -154,11 +154,11 @@ class Doors(NatLangEnv):
         return self._door if self._inside else "walk in"
 
 
-def taught(folder: Path, note: str) -> Path:
+def taught(folder: Path, note: str, *more: str) -> Path:
     """Write the rows of a teacher in ``Doors``, and results of a policy that fails."""
     with restored_registry():
         register_env("doors", Doors)
-        play_stages(small_recipe(*IN_DOORS, f"env.options={{note: {note}}}"), folder, "gen-data")
+        play_stages(small_recipe(*IN_DOORS, f"env.options={{note: {note}}}", *more), folder, "gen-data")
     played = [episode(f"t-{n}", success=n < 30, reflection=None) for n in range(100)]
     write_results(folder / "eval.jsonl", [summarise("rlft", "none", "sampled", "test", played)])
     return judged(folder)
@@ -182,6 +182,9 @@ def test_equal_texts_that_need_different_actions_are_named(tmp_path: Path) -> No
     assert share is not None
     assert 30 < int(share[1]) < 60  # two doors, and the mistakes before them
     assert "prompt.history.show=transitions" in found(folder)[0].remedy
+    folder = taught(tmp_path / "hidden", "never", "prompt.history={steps: 4, show: transitions}")
+    assert first(folder)[0] == "ambiguous"
+    assert found(folder)[0].remedy.endswith("or an expert that knows no more than a player")
 
 
 @pytest.mark.parametrize(
