@@ -59,6 +59,16 @@ class SilentHall(Hall):
         return None
 
 
+class FaintHall(SilentHall):
+    """A silent hall with rewards of a hundredth."""
+
+    name = "faint_hall"
+
+    def act(self, action):
+        outcome = super().act(action)
+        return replace(outcome, reward=outcome.reward / 100)
+
+
 class SlipperyHall(SilentHall):
     """A silent hall in which three steps in ten go right, whatever is wanted."""
 

@@ -189,7 +189,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         None = None)``: it is then given the reflection of the step before, or ``None`` where there is none, and may
         repeat what will be needed of it, so that a fact that a state showed once is not forgotten.
         """
-        action = self.expert()
+        action = self._advised()
         return None if action is None else f"Next: {action}."
 
     def read_thought(self, thought: str) -> Reading:  # noqa: ARG002 - an environment that can tell uses it
@@ -198,7 +198,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     def spoiler(self) -> str | None:
         """Return privileged facts about the current state, for a teaching model that must not repeat them."""
-        action = self.expert()
+        action = self._advised()
         return None if action is None else f"The best next action is: {action}"
 
     def mistaken(self) -> bool | None:
@@ -323,7 +323,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def _hints(self, previous: str | None) -> Hints:
         builds_on = {"previous": previous} if _takes_previous(type(self).reflection) else {}
         reflection = self.reflection(**builds_on)
-        return Hints(self.expert(), reflection, self.spoiler(), self.mistaken(), phrases(self.secrets()))
+        return Hints(self._advised(), reflection, self.spoiler(), self.mistaken(), phrases(self.secrets()))
+
+    def _advised(self) -> str | None:
+        """Return the expert's action; ``None`` after the end, where an expert need not know any."""
+        return None if self._ended else self.expert()
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode, for ``restore``."""

@@ -88,7 +88,7 @@ ILLEGAL_WEIGHT = -0.1
 (14 to 3 % of the steps in 110 iterations of RLFT); in its wordle, without the penalty, commoner (13 to 25 % in 20),
 both without an entropy bonus."""
 NOVELTY_WEIGHT = 0.1
-"""Weight of the reward for new states where nobody teaches."""
+"""Weight of the reward for new states where nobody teaches, as a fraction of the largest return seen."""
 REPLAYED = 0.25
 """Number of successful episodes that are replayed in an iteration per new episode, without a teacher. On the suite's
 number_hunt, success in validation after 300 iterations was 73 % with them and 56 % without; with as many as new ones,
@@ -209,7 +209,8 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     count = len(known) + seen.max_actions
     yield Chosen("prompt.labels", "letters" if count <= LETTERS else "added", f"menus need {count} labels")
     if (share := seen.needs_memory) < (MEMORY if seen.taught else UNTAUGHT_MEMORY):
-        yield Chosen("prompt.history", {"steps": 1}, "the last action, which the reflector judges")
+        judged = "" if recipe.players.reflector.player == "none" else ", which the reflector judges"
+        yield Chosen("prompt.history", {"steps": 1}, f"the last action{judged}")
         return
     steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
@@ -328,7 +329,7 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("rlft.rewards", {"env": 1.0, "illegal": ILLEGAL_WEIGHT}, reason)
     if not recipe.sft.enabled:
         reason = "without a teacher, what to do has to be found"
-        yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT}, reason)
+        yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT * seen.largest_return}, reason)
         yield Chosen("rlft.terms.entropy.coef", 0.05, reason)
         yield Chosen("rlft.validation", {"patience": 20}, reason)
         if not rlft.advantage.compares_episodes:

@@ -84,6 +84,11 @@ class Survey:
         return pstdev(each.episode_return for each in (*self.at_random, *self.taught))
 
     @property
+    def largest_return(self) -> float:
+        """Largest size of a return of random and demonstrated episodes, in units of the environment; 1 if all are 0."""
+        return max(abs(each.episode_return) for each in (*self.at_random, *self.demonstrated)) or 1.0
+
+    @property
     def characters(self) -> float:
         """Mean length of a state and the action in it, in characters."""
         played = (*self.at_random, *self.demonstrated)

@@ -152,6 +152,12 @@ class _Evidence:
     def setting(self, key: str) -> Any:
         return self.run.settings.get(key)
 
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Weights of the sources of rewards, whose sum the value head estimates."""
+        prefix, settings = "rlft.rewards.", self.run.settings
+        return {key.removeprefix(prefix): settings[key] or 0.0 for key in settings if key.startswith(prefix)}
+
     def taught(self, player: str) -> list[Row]:
         """Rows of a player that SFT was given; none where random actions stood in for a teacher."""
         if self.setting("data.teacher") == "random":
@@ -244,8 +250,9 @@ def _remembering(of: _Evidence) -> str:
         ways.append("`prompt.history.show=transitions`")
     if of.run.reflector in ("local", "server") and of.setting("players.reflector.carry") is not True:
         ways.append("`players.reflector.carry=true`")
-    ways.append(f"{'or ' if ways else ''}a text that tells what decides")
-    return ", ".join(ways)
+    if not ways:  # where prompts show the past, the expert may act on what no player knows
+        return "a text that tells what decides, or an expert that knows no more than a player"
+    return ", ".join([*ways, "or a text that tells what decides"])
 
 
 def _cut(of: _Evidence) -> Cause | None:
@@ -268,14 +275,18 @@ def _not_imitated(of: _Evidence) -> Cause | None:
     return Cause(
         "imitation",
         f"SFT imitates {_percent(accuracy)} of the expert's actions in held-out episodes",
-        f"{_longer(of, 'policy')}more of `sft.policy.steps` or `data.samples`{_wider(of)}",
+        f"{_more(of, 'policy')}{_wider(of)}",
     )
 
 
-def _longer(of: _Evidence, player: str) -> str:
-    """Return a larger budget, where this is what has bounded a player's SFT."""
-    steps, key = [check.step for check in of.run.sft.get(player, ())][-1:], f"sft.{player}.steps"
-    return "more `budget.minutes`, " if of.setting(f"budget.chosen.{key}") and steps == [of.setting(key)] else ""
+def _more(of: _Evidence, player: str) -> str:
+    """Return what more a player's SFT needs: no steps if it ended at a plateau, a larger budget if that bounded it."""
+    key = f"sft.{player}.steps"
+    bound, checks = of.setting(key), of.run.sft.get(player, ())
+    if checks and checks[-1].step < bound:
+        return "more of `data.samples`"
+    budget = "more `budget.minutes`, " if checks and of.setting(f"budget.chosen.{key}") else ""
+    return f"{budget}more of `{key}` or `data.samples`"
 
 
 def _wider(of: _Evidence) -> str:
@@ -298,7 +309,7 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     return Cause(
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
-        f"{_longer(of, 'reflector')}more of `sft.reflector.steps` or `data.samples`{_wider(of)}{pieces}",
+        f"{_more(of, 'reflector')}{_wider(of)}{pieces}",
     )
 
 
@@ -434,7 +445,9 @@ def _blind_values(of: _Evidence) -> Cause | None:
     for episode in of.recorded():
         ahead = 0.0
         for turn in reversed(episode.turns):
-            ahead = turn.reward + of.run.gamma * ahead
+            ahead = of.run.gamma * ahead + sum(
+                of.weights.get(name, 0.0) * reward for name, reward in turn.rewards.items()
+            )
             pairs[episode.task.group].append((turn.decision.value, ahead))
     explained = {group: _explained(each) for group, each in pairs.items() if len(each) >= LEAST}
     known = {group: share for group, share in explained.items() if share is not None}

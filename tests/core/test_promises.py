@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from corridor import Corridor, corridor
 
-from reflectrl.core import Image, InvalidInput, Observation, Outcome, Reading, Task, check_env
+from reflectrl.core import Image, InvalidInput, NatLangEnv, Observation, Outcome, Reading, Task, check_env
 from reflectrl.core.errors import EnvFailed
 
 
@@ -103,11 +103,20 @@ def test_nonsense_is_refused_where_it_happens(method, answer, facts):
 
 def test_a_failure_after_the_end_names_the_methods_and_says_that_it_is_over():
     known = {0: "right"}
-    env = corridor(expert=lambda self: known[self.steps])
+    env = corridor(reflection=lambda self: known[self.steps])
     env.reset(options={"task": Task("train-0", {"room": 2})})
     env.step("right")
     with pytest.raises(EnvFailed, match=r"expert\(\), .* after the end of the episode: it raised KeyError: 1"):
         env.hints()
+
+
+def test_the_expert_is_not_asked_for_an_action_after_the_end():
+    known = {0: "right"}
+    env = corridor(expert=lambda self: known[self.steps], reflection=NatLangEnv.reflection)
+    env.reset(options={"task": Task("train-0", {"room": 2})})
+    assert env.hints().action == "right"
+    env.step("right")
+    assert env.hints().action is None
 
 
 def test_a_menu_has_no_more_actions_than_labels():

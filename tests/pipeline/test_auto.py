@@ -135,7 +135,14 @@ def test_an_environment_without_an_expert_is_trained_by_play_alone(tmp_path):
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.data.teacher, kept.sft.enabled, kept.players.reflector.player) == ("random", False, "none")
     assert kept.rlft.replay == Replay(size=32, episodes=2)
+    assert kept.budget.chosen["prompt.history"] == "the last action"  # no reflector plays that would judge it
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "rlft"}
+
+
+@pytest.mark.parametrize(("env", "weight"), [("corridor:SilentHall", 0.1), ("corridor:FaintHall", 0.001)])
+def test_new_states_are_worth_a_fraction_of_what_the_environment_gives(tmp_path, env, weight):
+    play_stages(recipe(env), tmp_path / "run", STAGES[0])
+    assert load_saved_recipe(tmp_path / "run" / RECIPE).rlft.rewards == {"env": 1.0, "novelty": weight}
 
 
 @pytest.mark.parametrize("env", ["corridor:Hall", "corridor:SilentHall"])

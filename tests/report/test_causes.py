@@ -117,7 +117,7 @@ IN_DOORS = ("env.name=doors", SILENT, "eval.policies=[random, rlft, expert]")
 
 
 class Doors(NatLangEnv):
-    """Two doors, and a note on the right one, which stands in all texts, or in the first one, or in the last one."""
+    """Two doors, and a note on the right one, which stands in all texts, the first, the last, or none."""
 
     name = "doors"
     instructions = "Choose the door of the note."
@@ -138,7 +138,7 @@ class Doors(NatLangEnv):
         return ("left", "right")[self._note % 2]
 
     def observe(self) -> Observation:
-        shown = self._shown == "always" or (self._shown == "first") != self._inside
+        shown = self._shown in ("always", "last" if self._inside else "first")
         where = "in the hall" if self._inside else "outside"
         note = f" Note {self._note} says {self._door}." if shown else ""
         return Observation(f"You are {where}.{note}", ("walk in", "left", "right"))
@@ -154,11 +154,11 @@ class Doors(NatLangEnv):
         return self._door if self._inside else "walk in"
 
 
-def taught(folder: Path, note: str) -> Path:
+def taught(folder: Path, note: str, *more: str) -> Path:
     """Write the rows of a teacher in ``Doors``, and results of a policy that fails."""
     with restored_registry():
         register_env("doors", Doors)
-        play_stages(small_recipe(*IN_DOORS, f"env.options={{note: {note}}}"), folder, "gen-data")
+        play_stages(small_recipe(*IN_DOORS, f"env.options={{note: {note}}}", *more), folder, "gen-data")
     played = [episode(f"t-{n}", success=n < 30, reflection=None) for n in range(100)]
     write_results(folder / "eval.jsonl", [summarise("rlft", "none", "sampled", "test", played)])
     return judged(folder)
@@ -182,6 +182,9 @@ def test_equal_texts_that_need_different_actions_are_named(tmp_path: Path) -> No
     assert share is not None
     assert 30 < int(share[1]) < 60  # two doors, and the mistakes before them
     assert "prompt.history.show=transitions" in found(folder)[0].remedy
+    folder = taught(tmp_path / "hidden", "never", "prompt.history={steps: 4, show: transitions}")
+    assert first(folder)[0] == "ambiguous"
+    assert found(folder)[0].remedy.endswith("or an expert that knows no more than a player")
 
 
 @pytest.mark.parametrize(
@@ -237,12 +240,15 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     ]
     write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
     assert first(folder) == ("imitation", "SFT imitates 62 % of the expert's actions in held-out episodes")
-    assert found(folder)[0].remedy.startswith("more of `sft.policy.steps`")
-    bounds = {"bound": (300, chosen("sft.policy.steps")), "plateau": (900, chosen("sft.policy.steps"))}
-    for name, (steps, given) in {**bounds, "stated": (300, ("budget.minutes=5",))}.items():
+    longer = "more of `sft.policy.steps` or `data.samples`"
+    for name, steps, given, remedy in (
+        ("bound", 300, chosen("sft.policy.steps"), f"more `budget.minutes`, {longer}"),
+        ("plateau", 900, chosen("sft.policy.steps"), "more of `data.samples`"),
+        ("stated", 300, ("budget.minutes=5",), longer),
+    ):
         folder = ended(tmp_path / name, SILENT, *given, f"sft.policy.steps={steps}")
         write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
-        assert found(folder)[0].remedy.startswith("more `budget.minutes`, more of") == (name == "bound")
+        assert found(folder)[0].remedy == f"{remedy}, or a larger `model.builtin.width`"
     write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
     assert found(folder) == []
 
@@ -393,6 +399,20 @@ def test_a_value_head_that_knows_nothing_of_a_group_is_named(tmp_path: Path) -> 
             )
         else:
             assert found(folder) == []
+
+
+def test_a_value_head_is_judged_by_all_the_rewards_that_it_estimates(tmp_path: Path) -> None:
+    for weight, named in ((1.0, []), (0.0, ["values"])):
+        rewards = f"rlft.rewards={{env: 1.0, novelty: {weight}}}"
+        folder = ended(tmp_path / f"{weight}", SILENT, "rlft.advantage={kind: gae}", "rlft.gamma=1", rewards)
+        played = []
+        for n in range(100):  # an episode of novelty 9 or 5, which half of either win
+            new = 9.0 if n // 2 % 2 else 5.0
+            walked = walk(f"easy-{n}", ["a"], success=bool(n % 2), values=[new])
+            [turn] = walked.turns
+            played.append(replace(walked, turns=(replace(turn, rewards={**turn.rewards, "novelty": new}),)))
+        play(folder, "rlft-00000.jsonl", played)
+        assert [cause.name for cause in found(folder)] == named
 
 
 def test_episodes_that_the_horizon_ends_are_named(tmp_path: Path) -> None:
