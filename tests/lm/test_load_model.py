@@ -237,7 +237,6 @@ def test_pretrained_blocks_fit_any_vocabulary_and_context(tmp_path):
     places = "transformer.wpe.weight"
     assert len(one[places]) == 1100
     assert torch.equal(one[places][:64], two[places])
-    assert all(torch.equal(two[name], other[name]) for name in two if name.startswith("transformer.h."))
     assert not torch.equal(two["transformer.wte.weight"], other["transformer.wte.weight"])
 
 
