@@ -152,12 +152,6 @@ class _Evidence:
     def setting(self, key: str) -> Any:
         return self.run.settings.get(key)
 
-    @cached_property
-    def weights(self) -> dict[str, float]:
-        """Weights of the sources of rewards, whose sum the value head estimates."""
-        prefix, settings = "rlft.rewards.", self.run.settings
-        return {key.removeprefix(prefix): settings[key] or 0.0 for key in settings if key.startswith(prefix)}
-
     def taught(self, player: str) -> list[Row]:
         """Rows of a player that SFT was given; none where random actions stood in for a teacher."""
         if self.setting("data.teacher") == "random":
@@ -250,9 +244,9 @@ def _remembering(of: _Evidence) -> str:
         ways.append("`prompt.history.show=transitions`")
     if of.run.reflector in ("local", "server") and of.setting("players.reflector.carry") is not True:
         ways.append("`players.reflector.carry=true`")
-    if not ways:  # where prompts show the past, the expert may act on what no player knows
-        return "a text that tells what decides, or an expert that knows no more than a player"
-    return ", ".join([*ways, "or a text that tells what decides"])
+    text = "a text that tells what decides"
+    ways.append(f"or {text}" if ways else f"{text}, or an expert that knows no more than a player")
+    return ", ".join(ways)
 
 
 def _cut(of: _Evidence) -> Cause | None:
@@ -275,18 +269,21 @@ def _not_imitated(of: _Evidence) -> Cause | None:
     return Cause(
         "imitation",
         f"SFT imitates {_percent(accuracy)} of the expert's actions in held-out episodes",
-        f"{_more(of, 'policy')}{_wider(of)}",
+        f"{_longer(of, 'policy')}more of {'`sft.policy.steps` or ' if _bounded(of, 'policy') else ''}`data.samples`"
+        f"{_wider(of)}",
     )
 
 
-def _more(of: _Evidence, player: str) -> str:
-    """Return what more a player's SFT needs: no steps if it ended at a plateau, a larger budget if that bounded it."""
-    key = f"sft.{player}.steps"
-    bound, checks = of.setting(key), of.run.sft.get(player, ())
-    if checks and checks[-1].step < bound:
-        return "more of `data.samples`"
-    budget = "more `budget.minutes`, " if checks and of.setting(f"budget.chosen.{key}") else ""
-    return f"{budget}more of `{key}` or `data.samples`"
+def _longer(of: _Evidence, player: str) -> str:
+    """Return a larger budget, where this is what has bounded a player's SFT."""
+    chosen = of.setting(f"budget.chosen.sft.{player}.steps")
+    return "more `budget.minutes`, " if chosen and of.run.sft.get(player) and _bounded(of, player) else ""
+
+
+def _bounded(of: _Evidence, player: str) -> bool:
+    """Return whether a player's SFT made all of its steps, so that it may not have ended at a plateau."""
+    checks = of.run.sft.get(player, ())
+    return not checks or checks[-1].step >= of.setting(f"sft.{player}.steps")
 
 
 def _wider(of: _Evidence) -> str:
@@ -309,7 +306,8 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     return Cause(
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
-        f"{_more(of, 'reflector')}{_wider(of)}{pieces}",
+        f"{_longer(of, 'reflector')}more of {'`sft.reflector.steps` or ' if _bounded(of, 'reflector') else ''}"
+        f"`data.samples`{_wider(of)}{pieces}",
     )
 
 
@@ -445,9 +443,8 @@ def _blind_values(of: _Evidence) -> Cause | None:
     for episode in of.recorded():
         ahead = 0.0
         for turn in reversed(episode.turns):
-            ahead = of.run.gamma * ahead + sum(
-                of.weights.get(name, 0.0) * reward for name, reward in turn.rewards.items()
-            )
+            rewards = ((of.setting(f"rlft.rewards.{name}") or 0.0) * each for name, each in turn.rewards.items())
+            ahead = sum(rewards) + of.run.gamma * ahead
             pairs[episode.task.group].append((turn.decision.value, ahead))
     explained = {group: _explained(each) for group, each in pairs.items() if len(each) >= LEAST}
     known = {group: share for group, share in explained.items() if share is not None}

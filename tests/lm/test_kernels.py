@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import setuptools  # noqa: F401 - the compiler's, which cannot be imported after a package that imports distutils
 import torch
 from records import shown
 from tiny import MAX_LENGTH, encoder, language_model, policy_prompt, prefix_cache
