@@ -148,7 +148,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._seed: int | None = None
         self._observation: Observation | None = None
         self._actions: list[str] = []
-        self._ended = True
+        self._ended = self._terminated = True
         self._checked: dict[str, Sequence[Task]] = {}
 
     # ---- what an author writes -------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._actions.append(action)
         outcome = self._call(self.act, action, wrong=lambda given: wrong_outcome(given, action))
         truncated = not outcome.ended and len(self._actions) >= self.horizon
-        self._ended = outcome.ended or truncated
+        self._terminated, self._ended = outcome.ended, outcome.ended or truncated
         observation = self._observe()
         return observation.full_text, float(outcome.reward), outcome.ended, truncated, self._info(outcome)
 
@@ -326,8 +326,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return Hints(self._advised(), reflection, self.spoiler(), self.mistaken(), phrases(self.secrets()))
 
     def _advised(self) -> str | None:
-        """Return the expert's action; ``None`` after the end, where an expert need not know any."""
-        return None if self._ended else self.expert()
+        """Return the expert's action; ``None`` in a terminal state, in which an expert need not know any."""
+        return None if self._terminated else self.expert()
 
     def snapshot(self) -> Snapshot:
         """Return the state of the episode, for ``restore``."""
@@ -402,7 +402,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         self._task = task
         self._observation = None
         self._actions.clear()
-        self._ended = False
+        self._ended = self._terminated = False
         own = {name: vars(self)[name] for name in _OF_THE_EPISODE}
         self._call(self.start, task, wrong=lambda _: None)
         if taken := [name for name, value in own.items() if vars(self)[name] is not value]:

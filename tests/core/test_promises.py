@@ -110,7 +110,7 @@ def test_a_failure_after_the_end_names_the_methods_and_says_that_it_is_over():
         env.hints()
 
 
-def test_the_expert_is_not_asked_for_an_action_after_the_end():
+def test_the_expert_is_not_asked_for_an_action_in_a_terminal_state():
     known = {0: "right"}
     env = corridor(expert=lambda self: known[self.steps], reflection=NatLangEnv.reflection)
     env.reset(options={"task": Task("train-0", {"room": 2})})
