@@ -1,7 +1,7 @@
 """Pretrain the blocks of ``builtin/nano`` on made-up texts: ``python benchmarks/procedural.py 2x64x2 OUT.safetensors``.
 
 A small model with random weights is trained for minutes before it attends to what a prompt says, such as which dish
-the child ordered, if it ever does. Texts that a program makes up, of copies and lookups without a word of any language,
+the child ordered, if it ever does. Texts that a program generates, with copies and lookups but no natural language,
 teach it beforehand ("Procedural Pretraining", arXiv 2601.21725). The embeddings of tokens are drawn anew every
 ``RESET`` steps ("Pretraining with Active Forgetting", arXiv 2307.01163), so that the blocks suit any vocabulary.
 """
@@ -24,7 +24,7 @@ from reflectrl.lm.builtin import gpt2_config
 
 VOCABULARY, POSITIONS, RESET = 256, 1024, 1000
 YES, NO, NUMBERS = 230, 231, range(232, 256)
-"""Tokens that always mean the same, and tokens in an order; what others mean is only said in a text."""
+"""Tokens with a fixed meaning, and tokens that are ordered; what other tokens mean is said in each text alone."""
 TOKENS, LENGTHS, SHORT = 3072, (32, 64, 96, 128, 192, 384), 32
 """Tokens of a batch, lengths of its texts, and their length at first."""
 RATE, GROWTH, GOOD = 3e-3, 0.01, 0.6
@@ -149,13 +149,13 @@ def batch(rng: random.Random, length: int, level: float) -> tuple[torch.Tensor, 
 
 
 def pretrained(layers: int, width: int, heads: int, minutes: float) -> GPT2LMHeadModel:
-    """Return a model whose blocks were trained for ``minutes`` of processor time: each time for other steps."""
+    """Return a model whose blocks were trained for ``minutes`` of processor time; the number of steps varies."""
     torch.manual_seed(0)
     rng, level, recent, step = random.Random(0), 0.0, 0.0, 0
     config = gpt2_config(layers=layers, width=width, heads=heads, vocabulary=VOCABULARY, positions=POSITIONS)
     model, spread = GPT2LMHeadModel(config), config.initializer_range
     embeddings, places = model.transformer.wte.weight, model.transformer.wpe.weight
-    with torch.no_grad():  # waves, so that "the token before" is one rotation everywhere; they are trained on
+    with torch.no_grad():  # sine waves, in which the position before is one rotation everywhere; trained from there
         turns = torch.arange(POSITIONS)[:, None] * torch.exp(-math.log(1e4) * torch.arange(0, width, 2) / width)
         places.copy_(spread * math.sqrt(2) * torch.stack([turns.sin(), turns.cos()], dim=2).flatten(1))
     blocks = [weights for weights in model.parameters() if weights is not embeddings]
@@ -197,7 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shape", help="layers x width x heads, e.g. 2x64x2")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--minutes", type=float, default=20.0, help="processor minutes")
+    parser.add_argument("--minutes", type=float, default=12.0, help="processor minutes")
     given = parser.parse_args()
     torch.set_num_threads(1)
     layers, width, heads = map(int, given.shape.split("x"))

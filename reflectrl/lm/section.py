@@ -126,9 +126,10 @@ class BuiltinSection(Section):
         if self.image_size % self.patch_size:
             raise ValueError(f"patch_size={self.patch_size} does not divide image_size={self.image_size}")
         if self.pretrained and not self.blocks.is_file():
+            known = ", ".join(sorted(file.stem.removeprefix("blocks-") for file in self.blocks.parent.glob("blocks-*")))
             raise ValueError(
                 f"pretrained=true was given with layers={self.layers}, width={self.width} and heads={self.heads}, of "
-                "which there are no pretrained blocks; choose 2, 64 and 2, or set it to false"
+                f"which there are no pretrained blocks; choose a shape that has them ({known}), or set it to false"
             )
         return self
 

@@ -284,7 +284,7 @@ def _data(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
 def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
     """Choose how both players are fine-tuned and how the policy learns from play, but not how long; and the test."""
     if recipe.model.name == BUILTIN and not recipe.model.images and recipe.model.builtin.blocks.is_file():
-        yield Chosen("model.builtin.pretrained", True, "to look up what a prompt says need not be learned first")
+        yield Chosen("model.builtin.pretrained", True, "looking things up in a prompt need not be learned first")
     yield Chosen("eval.max_tasks", recipe.eval.episodes, "greedily, no more tasks are played than with sampled actions")
     if recipe.sft.enabled:
         for player in ("reflector", "policy"):

@@ -240,6 +240,13 @@ def test_pretrained_blocks_fit_any_vocabulary_and_context(tmp_path):
     assert not torch.equal(two["transformer.wte.weight"], other["transformer.wte.weight"])
 
 
+def test_blocks_that_there_are_not_are_refused():
+    with pytest.raises(ValueError, match=r"layers=3, .*choose a shape that has them \(2x64x2\)"):
+        BuiltinSection(layers=3, pretrained=True)
+    with pytest.raises(ValueError, match="blocks read text"):
+        ModelSection(images=True, prefix_reuse=False, builtin=BuiltinSection(pretrained=True))
+
+
 def test_an_adapter_is_found_after_its_run_was_moved(tmp_path):
     recipe = NANO.model_copy(update=LORA)
     lm = new_model(nano(tmp_path / "run" / "base", recipe), labels=LABELS, seed=0)
