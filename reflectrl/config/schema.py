@@ -26,6 +26,9 @@ from reflectrl.seats.others import PolicyPlayerSection
 from reflectrl.seats.own import own_roles, own_settings
 from reflectrl.seats.table import POLICY
 
+MIN_SFT_STEPS, MIN_ITERATIONS = 100, 10
+"""Steps of SFT and iterations of RLFT that are made with any budget."""
+
 
 class BudgetSection(Section):
     """Time for a run; settings that the recipe does not state are chosen by measurement (``reflectrl.pipeline.auto``).

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -19,16 +21,24 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Stop:
-    """Request to stop, set by the handler of a signal."""
+    """Request to stop, set by the handler of a signal, and the time by which training is to end."""
 
     def __init__(self) -> None:
         self.signal = 0
         """Number of the signal that requested the stop; 0 without a request."""
+        self.deadline = math.inf
+        """Reading of ``time.monotonic`` from which training ends, before its bound."""
+        self.least = 0
+        """Number of steps or iterations that are made even later."""
 
     @property
     def wanted(self) -> bool:
         """True if a stop was requested: finish and save the current work, and start no more."""
         return self.signal != 0
+
+    def late(self, done: int) -> bool:
+        """Return whether training should end after ``done`` steps or iterations, as its time is up."""
+        return done >= self.least and time.monotonic() > self.deadline
 
 
 def tell_user(sentence: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.advantage import EpisodeGroup
+from reflectrl.config.schema import MIN_ITERATIONS, MIN_SFT_STEPS
 from reflectrl.config.training import KL_OF_ENTROPY, PPO, suited
 from reflectrl.core.addresses import set_at, value_at
 from reflectrl.core.run_files import RECIPE
@@ -24,16 +25,15 @@ from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.lm.load import BUILTIN
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft_stage import wanted_players
+from reflectrl.pipeline.sft_stage import SFT_SHARE, wanted_players
 from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.format import WRITTEN_ACTIONS
 
-SURVEY_SHARE, DATA_SHARE, SFT_SHARE = 0.02, 0.1, 0.6
-"""Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data and for sft, which end
-earlier where there is nothing more to learn."""
+SURVEY_SHARE, DATA_SHARE = 0.02, 0.1
+"""Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data."""
 MAX_SAMPLES, MAX_SFT_STEPS, MAX_ITERATIONS = 40_000, 8000, 4000
-MIN_SAMPLES, MIN_SFT_STEPS, MIN_ITERATIONS = 500, 100, 10
+MIN_SAMPLES = 500
 """Bounds of what fits into the time. With 400 iterations at most, in which learning rate and entropy fall, triage_free
 of the suite ended at 73 % in validation after 2 of 15 minutes; with 2,000, at 97 %, also after 2."""
 WRITING = 3e-4
@@ -242,8 +242,9 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     yield Chosen(
         "model.builtin.vocabulary", VOCABULARY, f"the texts seen have {least}{long.vocabulary} different tokens"
     )
-    key, words = "players.reflector.max_new_tokens", recipe.players.reflector.max_new_tokens
-    if long.reflection and not _states(recipe, key):
+    key, speaks = "players.reflector.max_new_tokens", recipe.players.reflector.player != "none"
+    words = recipe.players.reflector.max_new_tokens if speaks else 0
+    if speaks and long.reflection and not _states(recipe, key):
         words = math.ceil(ROOM * long.reflection) + 1
         yield Chosen(key, words, f"the longest reflection seen has {long.reflection} tokens")
     if recipe.prompt.action_mode != "enumerated":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import time
@@ -32,6 +33,7 @@ from reflectrl.core.run_files import (
     POLICY_SFT,
     PRODUCTS,
     RECIPE,
+    STAGES,
     checkpoints_folder,
     saved_player,
     unfinished_files,
@@ -43,6 +45,9 @@ from reflectrl.pipeline.launch import is_main_process
 _SECONDS = ("wall_seconds", "cpu_seconds")
 """Keys of the seconds of all starts of a stage, by the clock and of this process."""
 
+
+SLACK = 0.1
+"""Share of a budget's minutes by which a training may take longer than planned, before it ends."""
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
@@ -191,7 +196,7 @@ class RunFolder:
     def forget(self, stage: str) -> None:
         """Mark ``stage`` as not done, and discard its unfinished parts."""
         self._discard(stage)
-        self._update(stage, {"done": False, "products": {}})
+        self._update(stage, {"done": False, "products": {}, **dict.fromkeys(_SECONDS, 0.0)})
 
     def begin(self, recipe: Recipe, stage: str) -> None:
         """Record the inputs of ``stage``, and the resolved recipe."""
@@ -286,9 +291,22 @@ class RunFolder:
             raise
         self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
 
-    def seconds(self) -> float:
-        """Return the seconds that all stages have taken so far."""
-        return float(sum(entry.get(_SECONDS[0], 0.0) for entry in self._read().values()))
+    def deadline(self, recipe: Recipe, stage: str, bound: str, share: float = 1.0) -> float:
+        """Return the reading of ``time.monotonic`` at which to end a training whose ``bound`` was chosen for a budget.
+
+        A ``share`` of the time that is left in ``stage``, and ``SLACK`` of the whole, has passed then; ``inf`` without
+        such a bound.
+        """
+        budget = recipe.budget
+        if budget is None or bound not in budget.chosen:
+            return math.inf
+        left = 60 * budget.minutes - self.seconds(until=stage)
+        return time.monotonic() + share * left + SLACK * 60 * budget.minutes
+
+    def seconds(self, until: str = STAGES[-1]) -> float:
+        """Return the seconds that the stages up to ``until`` have taken so far."""
+        done, ledger = STAGES[: STAGES.index(until) + 1], self._read()
+        return float(sum(ledger.get(stage, {}).get(_SECONDS[0], 0.0) for stage in done))
 
     def _add_seconds(self, stage: str, *seconds: float) -> None:
         entry = self._read().get(stage)

@@ -15,6 +15,7 @@ import torch
 
 from reflectrl.config import Recipe
 from reflectrl.config.environment import RecipeEnvs
+from reflectrl.config.schema import MIN_ITERATIONS
 from reflectrl.config.training import Lesson, RLFTSection, RLFTSettings
 from reflectrl.core import InvalidInput, Trajectory
 from reflectrl.core.files import read_bytes, write_bytes
@@ -127,6 +128,7 @@ WINDOW_ITERATIONS = 10
 _ENDED: Mapping[Ends | None, str] = {
     None: "",
     "iterations": "",
+    "minutes": "  ended: the minutes were over, as iterations took longer than at first",
     "success_threshold": "  ended: success_threshold was reached",
     "patience": "  ended: validation rises no more (patience)",
     "expert": "  ended: validation is at the expert's level",
@@ -270,6 +272,7 @@ def train_policy(
         gentle_stops(tell) as stop,
         tracking(recipe, run.path, "rlft", first) as sent,
     ):
+        stop.deadline, stop.least = run.deadline(recipe, "rlft", "rlft.lessons.0.iterations"), MIN_ITERATIONS
         records = _Records(run_players, section, reflector, envs, advance, sent)
 
         def record(done: Iteration, fresh: Sequence[Trajectory]) -> None:

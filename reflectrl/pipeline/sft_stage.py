@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reflectrl.config import Recipe
-from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.config.schema import MIN_SFT_STEPS, SFTPlayerSection
 from reflectrl.core import InvalidInput
 from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.metric import tracked
@@ -40,6 +40,8 @@ from reflectrl.training.sft import SFTSummary, train_sft
 from reflectrl.training.sft_examples import Player
 from reflectrl.training.sharding import whole_weights
 
+SFT_SHARE = 0.6
+"""Share of the rest of a budget's time for the stage, which ends earlier where there is nothing more to learn."""
 AT_ONCE = 512
 """Number of prompts that a trained reflector answers at once."""
 
@@ -180,6 +182,8 @@ def fine_tune(
         warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 
     with gentle_stops(tell_user if is_main_process() else lambda _: None) as stop:
+        share = SFT_SHARE / len(wanted_players(recipe))
+        stop.deadline, stop.least = run.deadline(recipe, "sft", f"sft.{role}.steps", share), MIN_SFT_STEPS
         summary = train_sft(
             lm,
             rows,
@@ -215,7 +219,7 @@ def _note(summary: SFTSummary, section: SFTPlayerSection) -> str:
     if not summary.best:
         few = "; too few to hold any out" if section.held_out else ""
         return f"{trained}{few}"
-    end = "its bound" if summary.steps == section.steps else "a plateau"
+    end = {"bound": "its bound", "minutes": "the end of its minutes", "plateau": "a plateau"}[summary.ended]
     losses = ", ".join(f"{each.held_out_loss:.3f}" for each in summary.best.values())
     [step] = {each.step for each in summary.best.values()}
     return (

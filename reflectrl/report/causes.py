@@ -43,8 +43,8 @@ AMBIGUOUS = 0.15
 """Minimum share of pairs of rows with the same text that ask for different actions."""
 CUT = 0.2
 """Minimum share of cut prompts."""
-IMITATED = 0.85
-"""Maximum share of held-out expert actions that the policy imitates."""
+IMITATED, HARDEST = 0.85, 0.5
+"""Maximum share of held-out expert actions that the policy imitates, and of those of one kind."""
 RIGHT = 0.75
 """Maximum share of right reflections, in new states where there are any."""
 MISLED = 0.1
@@ -263,12 +263,15 @@ def _cut(of: _Evidence) -> Cause | None:
 
 def _not_imitated(of: _Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
-    _, accuracy = min(((check.held_out_loss, check.accuracy) for check in of.run.sft.get("policy", ())), default=(0, 1))
-    if accuracy >= IMITATED:
+    best = min(of.run.sft.get("policy", ()), key=lambda check: check.held_out_loss, default=None)
+    if best is None or _ambiguous(of):  # then no player can
         return None
+    if best.accuracy >= IMITATED and best.hardest_accuracy >= HARDEST:
+        return None
+    kind = f", {_percent(best.hardest_accuracy)} of those of the kind {best.hardest!r}" if best.hardest else ""
     return Cause(
         "imitation",
-        f"SFT imitates {_percent(accuracy)} of the expert's actions in held-out episodes",
+        f"SFT imitates {_percent(best.accuracy)} of the expert's actions in held-out episodes{kind}",
         f"{_longer(of, 'policy')}more of {'`sft.policy.steps` or ' if _bounded(of, 'policy') else ''}`data.samples`"
         f"{_wider(of)}",
     )
@@ -281,9 +284,9 @@ def _longer(of: _Evidence, player: str) -> str:
 
 
 def _bounded(of: _Evidence, player: str) -> bool:
-    """Return whether a player's SFT made all of its steps, so that it may not have ended at a plateau."""
+    """Return whether a player's SFT did not end at a plateau."""
     checks = of.run.sft.get(player, ())
-    return not checks or checks[-1].step >= of.setting(f"sft.{player}.steps")
+    return not checks or checks[-1].ended != "plateau"
 
 
 def _wider(of: _Evidence) -> str:
@@ -414,7 +417,7 @@ def _memorised(of: _Evidence) -> Cause | None:
 def _short(of: _Evidence) -> Cause | None:
     """The minutes leave hardly any play."""
     count, bounded = len(of.run.points), of.setting("budget.chosen.rlft.lessons.0.iterations")
-    if not 0 < count <= SHORT or not bounded or of.run.points[-1].ended != "iterations":
+    if not 0 < count <= SHORT or not bounded or of.run.points[-1].ended not in ("iterations", "minutes"):
         return None
     return Cause("short", f"the minutes left no time for more than {count} iterations of RLFT", "more `budget.minutes`")
 

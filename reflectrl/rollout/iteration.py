@@ -111,7 +111,8 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
     )
 
 
-Ends: TypeAlias = Literal["iterations", "success_threshold", "patience", "expert"]
+SFTEnds: TypeAlias = Literal["bound", "minutes", "plateau"]
+Ends: TypeAlias = Literal["iterations", "minutes", "success_threshold", "patience", "expert"]
 """What ends a lesson of the curriculum."""
 
 
@@ -227,7 +228,8 @@ class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     validation_by_group: Mapping[str, float]
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
     ended: Ends | None = None
-    """In the last iteration of a lesson: what ended it. expert: sampled validation reached the expert's level."""
+    """In the last iteration of a lesson: what ended it. expert: sampled validation reached the expert's level; minutes:
+    iterations took longer than the one that a budget timed."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""
 
@@ -274,6 +276,13 @@ class SFTProgress:
     word_accuracy: float | None = metric("word_accuracy", fraction=True)
     """Fraction of the words of the held-out texts that are the most probable ones after the teacher's words before
     them; ``None`` for a policy that writes nothing."""
+    hardest: str | None = None
+    """First word of the kind of actions that a policy chooses least often where the target is one of them; ``None``
+    unless held-out rows show two kinds often."""
+    hardest_accuracy: float = 1.0
+    """The accuracy where the target is such an action; 1 without such a kind."""
+    ended: SFTEnds | None = None
+    """In the last check: what ended the training."""
 
 
 def check_scores(checks: Mapping[str, Sequence[SFTProgress]]) -> list[float]:

@@ -14,7 +14,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -28,14 +28,14 @@ from reflectrl.config.schema import SFTPlayerSection
 from reflectrl.core.jsonl import decode, encode
 from reflectrl.data_gen.rows import Row
 from reflectrl.lm.sequences import Tokens
-from reflectrl.rollout.iteration import SFTProgress, best_check, check_scores
+from reflectrl.rollout.iteration import SFTEnds, SFTProgress, best_check, check_scores
 from reflectrl.training.learner import Weights, copy_weights, load_weights
 from reflectrl.training.sft_examples import ActionExample, Example, TextExample
 from reflectrl.training.sharding import save_whole
 
 MIN_ROWS, MAX_ROWS = 16, 256
 """Number of held-out rows that a check reads: with fewer, nothing is held out, because the best weights would be chosen
-by chance."""
+by chance. A kind of actions is reported with as many as the former."""
 _BEST, _STATE = "best.safetensors", "plateau.json"
 
 MIN_GROUPS = 20
@@ -105,6 +105,18 @@ class Scored:
     """For a text, whether each token is the most probable one; for a label, whether it is."""
 
 
+def _hardest(scored: Sequence[Scored]) -> tuple[str | None, float]:
+    """Return the kind of actions, by their first word, that is right least often, and how often; none of one kind."""
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for each in scored:
+        if isinstance(each.example, ActionExample) and (menu := each.example.prompt.menu):
+            kinds[menu.actions[each.example.target].partition(" ")[0]].append(all(each.hits))
+    rates = {kind: fmean(hits) for kind, hits in kinds.items() if len(hits) >= MIN_ROWS}
+    if len(rates) < 2:
+        return None, 1.0
+    return min(rates.items(), key=lambda item: item[1])
+
+
 class Plateau:
     """Checks of one training, with the best weights so far.
 
@@ -136,6 +148,7 @@ class Plateau:
         self._on_check = on_check
         self._weights: Weights = {}
         self._reached: int | None = None  # the step at which the plateau was reached
+        self._late = False
         self._trained: dict[str, list[float]] = {}  # by player, sum and number of losses since the check before
 
     def add(self, losses: Iterable[tuple[str, float]]) -> None:
@@ -155,6 +168,17 @@ class Plateau:
             return self._steps
         return min(self._reached + max(round(FALL * self._reached), 1), self._steps)
 
+    def end(self, step: int) -> None:
+        """End the training after ``step`` steps, as its time is up."""
+        self._steps, self._late = step, True
+
+    @property
+    def ended(self) -> SFTEnds:
+        """What ends the training at ``last_step``."""
+        if self._late:
+            return "minutes"
+        return "bound" if self._reached is None else "plateau"
+
     def rate(self, step: int) -> float:
         """Return the factor of the learning rate of the step after ``step`` steps."""
         if self._reached is None or self.last_step == self._reached:
@@ -172,6 +196,9 @@ class Plateau:
             own = [each for each in scored if each.example.player == player]
             records.append(self._record(step, player, own))
         self._trained = {}
+        if step == self.last_step:
+            for records in self.history.values():
+                records[-1] = replace(records[-1], ended=self.ended)
         [checks] = {len(records) for records in self.history.values()}
         if checks - 1 == best_check(self.history):
             self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
@@ -197,12 +224,15 @@ class Plateau:
         words = [all(each.hits[at] for at in word) for text, each in texts for word in self._words[text]]
         labels = [each for each in own if isinstance(each.example, ActionExample)]
         total, count = self._trained.get(player, (0.0, 0))
+        hardest, accuracy = _hardest(labels)
         return SFTProgress(
             step,
             loss=total / count if count else None,
             held_out_loss=fmean(each.loss for each in own),
             accuracy=fmean(all(each.hits) for each in labels or own),
             word_accuracy=fmean(words) if words else None,
+            hardest=hardest,
+            hardest_accuracy=accuracy,
         )
 
     @property

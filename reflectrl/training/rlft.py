@@ -320,8 +320,9 @@ class ReflectRLTrainer(Drawn):
             self.entropy_coef = args.terms.entropy.after(
                 self.entropy_coef, done.entropy, uniform=done.entropy_uniform or 0.0, progress=progress
             )
-        ended: Ends | None = self.curriculum.add(done.success)
         self.iteration += 1
+        ended: Ends | None = self.curriculum.add(done.success)
+        ended = ended or ("minutes" if self._stop.late(self.iteration) else None)
         checks, lesson_over = self.validator, ended is not None
         if checks is not None and checks.due(len(self.curriculum.successes), ended=lesson_over):
             with part("validation"), using(self.lm.model, self.learner.average):

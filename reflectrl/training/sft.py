@@ -34,7 +34,7 @@ from reflectrl.lm.seeding import seeded
 from reflectrl.lm.sequences import Tokens
 from reflectrl.lm.tokenizer import label_ids
 from reflectrl.prompts.format import ActionMode
-from reflectrl.rollout.iteration import SFTProgress
+from reflectrl.rollout.iteration import SFTEnds, SFTProgress
 from reflectrl.training.checkpoints import (
     checkpoint_step,
     last_checkpoint,
@@ -76,6 +76,8 @@ class SFTSummary:
     """Number of optimizer steps made."""
     last_loss: float
     """Mean loss of the last reported steps, in nats."""
+    ended: SFTEnds
+    """What ended the training."""
     best: Mapping[str, SFTProgress]
     """By player, the check of the weights that were kept; empty without held-out rows, where these are the last."""
 
@@ -179,6 +181,7 @@ def train_sft(
         dropped=len(rows) - len(encoded),
         steps=steps.done,
         last_loss=steps.reported,
+        ended=plateau.ended,
         best=plateau.best,
     )
 
@@ -240,6 +243,8 @@ class _Steps(TrainerCallback):
         self.done += 1
         plateau, trainer = self._plateau, self._trainer
         plateau.add(trainer.losses)
+        if self._stop.late(self.done):
+            plateau.end(self.done)
         if plateau.due(self.done):
             plateau.check(self.done, trainer.scored(plateau.examples))
         ends = self.done == plateau.last_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
@@ -96,6 +97,17 @@ def test_what_a_recipe_states_stays_as_it_says(trained):
 def test_measuring_takes_its_time_out_of_the_budget(trained):
     path, seconds = trained
     assert RunFolder(path).seconds() > 0.9 * seconds
+
+
+def test_a_training_ends_soon_after_the_minutes_that_were_given(trained):
+    run, kept = RunFolder(trained[0]), load_saved_recipe(trained[0] / RECIPE)
+    in_sft, in_rlft = (
+        run.deadline(kept, stage, bound) - time.monotonic()
+        for stage, bound in (("sft", "sft.policy.steps"), ("rlft", "rlft.lessons.0.iterations"))
+    )
+    assert in_rlft < in_sft < 1.1 * 60 * kept.budget.minutes
+    stated = recipe("corridor:Hall", "rlft.lessons.0.iterations=7")
+    assert run.deadline(stated, "rlft", "rlft.lessons.0.iterations") == math.inf
 
 
 def test_minutes_that_are_too_few_are_told_before_they_are_over(tmp_path):

@@ -25,6 +25,7 @@ from reflectrl.report import report
 from reflectrl.report.causes import Cause, causes
 from reflectrl.report.runs import read_runs
 from reflectrl.report.verdict import judged_row, verdict
+from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.rollout.record import Header, write_trajectories
 from reflectrl.rollout.results import ReflectorShares, read_results, summarise, write_results
 
@@ -182,6 +183,8 @@ def test_equal_texts_that_need_different_actions_are_named(tmp_path: Path) -> No
     assert share is not None
     assert 30 < int(share[1]) < 60  # two doors, and the mistakes before them
     assert "prompt.history.show=transitions" in found(folder)[0].remedy
+    write_jsonl(folder / "sft" / "policy-training.jsonl", [SFTProgress(9, 1.0, 1.0, 0.6, None)])
+    assert "imitation" not in {cause.name for cause in found(folder)}  # which no player could
     folder = taught(tmp_path / "hidden", "never", "prompt.history={steps: 4, show: transitions}")
     assert first(folder)[0] == "ambiguous"
     assert found(folder)[0].remedy.endswith("or an expert that knows no more than a player")
@@ -234,23 +237,29 @@ def test_cut_prompts_are_named(tmp_path: Path) -> None:
 def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     folder = ended(tmp_path / "run", SILENT)
     measured = [(100, 1.2, 0.4), (200, 0.9, 0.62), (300, 1.1, 0.97)]
-    lines = [
-        {"step": step, "loss": 1.0, "held_out_loss": loss, "accuracy": rate, "word_accuracy": None}
-        for step, loss, rate in measured
-    ]
+    lines = [SFTProgress(step, 1.0, loss, rate, None) for step, loss, rate in measured]
     write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
     assert first(folder) == ("imitation", "SFT imitates 62 % of the expert's actions in held-out episodes")
     longer = "more of `sft.policy.steps` or `data.samples`"
-    for name, steps, given, remedy in (
-        ("bound", 300, chosen("sft.policy.steps"), f"more `budget.minutes`, {longer}"),
-        ("plateau", 900, chosen("sft.policy.steps"), "more of `data.samples`"),
-        ("stated", 300, ("budget.minutes=5",), longer),
+    for number, (end, given, remedy) in enumerate(
+        (
+            ("bound", chosen("sft.policy.steps"), f"more `budget.minutes`, {longer}"),
+            ("minutes", chosen("sft.policy.steps"), f"more `budget.minutes`, {longer}"),
+            ("plateau", chosen("sft.policy.steps"), "more of `data.samples`"),
+            ("bound", ("budget.minutes=5",), longer),
+        )
     ):
-        folder = ended(tmp_path / name, SILENT, *given, f"sft.policy.steps={steps}")
-        write_jsonl(folder / "sft" / "policy-training.jsonl", lines)
+        folder = ended(tmp_path / str(number), SILENT, *given)
+        write_jsonl(folder / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended=end)])
         assert found(folder)[0].remedy == f"{remedy}, or a larger `model.builtin.width`"
-    write_jsonl(folder / "sft" / "policy-training.jsonl", [{**lines[-1], "held_out_loss": 0.1}])
+    good = replace(lines[-1], held_out_loss=0.1)
+    write_jsonl(folder / "sft" / "policy-training.jsonl", [good])
     assert found(folder) == []
+    write_jsonl(folder / "sft" / "policy-training.jsonl", [replace(good, hardest="take", hardest_accuracy=0.1)])
+    assert first(folder) == (
+        "imitation",
+        "SFT imitates 97 % of the expert's actions in held-out episodes, 10 % of those of the kind 'take'",
+    )
 
 
 def shares(right: float, right_new: float | None, good: float, misled: float) -> ReflectorShares:

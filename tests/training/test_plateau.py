@@ -10,6 +10,7 @@ from tiny_models import LABELS, MAX_LENGTH, policy_row, reflector_row, save_tiny
 from tiny_sft import fine_tune
 
 from reflectrl.config.schema import SFTPlayerSection
+from reflectrl.core.stop import Stop
 from reflectrl.lm.encode import PromptEncoder, action_distribution
 from reflectrl.lm.head import add_choice_head
 from reflectrl.lm.load import new_model
@@ -122,6 +123,20 @@ def test_many_rows_of_a_task_do_not_stand_for_other_tasks():
     assert len({given[at].task for at in trained}) == 90
 
 
+def test_the_kind_of_actions_that_is_right_least_often_is_told():
+    menu = policy_row("|T", LABELS[0]).prompt
+    actions = ("take the key", "go left", "go right", "go up")
+    prompt = replace(menu, menu=replace(menu.menu, actions=actions))
+    go, take = (ActionExample(prompt, target, (1,)) for target in (1, 0))
+    plateau = Plateau(torch.nn.Linear(1, 1), None, [go, take], SFTPlayerSection())
+    right, wrong, rare = Scored(go, 0.1, (True,)), Scored(take, 3.0, (False,)), Scored(take, 0.1, (True,))
+    plateau.check(10, [*[right] * 30, *[wrong] * 12, *[rare] * 4])
+    plateau.check(20, [*[right] * 30, *[wrong] * 15])  # too few to tell
+    first, second = plateau.history["policy"]
+    assert (first.hardest, first.hardest_accuracy) == ("take", 0.25)
+    assert (second.hardest, second.hardest_accuracy) == (None, 1.0)
+
+
 # ---- plateau ---------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +186,7 @@ def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_ra
         at for at in range(len(losses)) if at - losses[: at + 1].index(min(losses[: at + 1])) == OVERFIT["patience"]
     )
     assert summary.steps == checks[-1].step == round((1 + FALL) * checks[reached].step) < OVERFIT["steps"]
+    assert summary.ended == checks[-1].ended == "plateau"
     assert checks[reached].loss < checks[0].loss  # it learns those that it sees
     assert losses[reached + 1] < losses[reached]  # it has gone back
     assert summary.best == {"policy": min(checks, key=lambda check: check.held_out_loss)}
@@ -183,6 +199,17 @@ def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_ra
     with torch.no_grad():
         loss = action_losses(lm.model, batch, torch.tensor([int(row.completion) for row in held]), 0.0).mean().item()
     assert loss == pytest.approx(min(losses), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_training_whose_time_is_up_ends_with_its_best_weights(base, tmp_path):
+    stop, told = Stop(), {}
+    stop.deadline, stop.least = 0.0, 7
+    given, options = rows(1, 40, 1, noise), {**OVERFIT, "on_check": told.update}
+    summary = fine_tune(new_model(base, labels=LABELS, seed=0), given, tmp_path, "policy", stop=stop, **options)
+    assert [check.step for check in told["policy"]] == [2, 4, 6, 7]
+    assert (summary.steps, summary.ended, told["policy"][-1].ended) == (7, "minutes", "minutes")
+    assert summary.best == {"policy": min(told["policy"], key=lambda check: check.held_out_loss)}
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torch import nn
 
 from reflectrl.config.training import Lesson, Validation
 from reflectrl.core import Observation, Task, Trajectory
+from reflectrl.core.stop import Stop
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.lm.head import LogitScale, add_choice_head
 from reflectrl.lm.policy import LMPolicy
@@ -84,6 +85,16 @@ def test_validation_changes_nothing_of_the_training_and_never_reads_the_test_spl
     assert [each.loss for each in kept.iterations] == [each.loss for each in plain.iterations]
     assert {each.validation_success for each in plain.iterations} == {None}
     assert WatchedBoth.splits_read == {"train", "validation"}
+
+
+@pytest.mark.slow
+def test_a_training_whose_time_is_up_is_validated_and_ends(tmp_path):
+    stop = Stop()
+    stop.deadline, stop.least = 0.0, 2
+    done = run(tmp_path, policy(), env=Both, stop=stop, **OPTIONS).train()
+    assert [each.ended for each in done.iterations] == [None, "minutes"]
+    assert done.iterations[-1].validation_success is not None
+    assert done.trainer.validated is not None
 
 
 @pytest.mark.slow
