@@ -32,8 +32,8 @@ ODD_TEXTS = ("", "\x07", "\u53f3\u3078", "word " * 20_000)
 Key = tuple[str, ...]
 
 REMEDY = (
-    "Unless what differs is hidden at first, results on such tasks say little about new states: vary the start with "
-    "the task in start(), choose options that do, or keep tasks that begin alike in one split."
+    "Results on such tasks say little about new states: vary the start with the task in start(), choose options that "
+    "do, keep tasks that begin alike in one split or, if what differs is hidden at first, set observable = False."
 )
 
 
@@ -46,8 +46,10 @@ def spread(tasks: Sequence[Task], most: int = COMPARED) -> list[Task]:
 def shared_starts(env: NatLangEnv, most: int = COMPARED) -> list[str]:
     """Return a sentence for each split with tasks that begin like a training task, and one on what to do.
 
-    Up to ``most`` tasks of each split are compared.
+    Up to ``most`` tasks of each split are compared; none where an environment says that equal texts may differ.
     """
+    if not env.observable:
+        return []
     trained = spread(env.split_tasks("train"), most)
     known: dict[tuple[Key, Key], str] = {}
     for task in trained:

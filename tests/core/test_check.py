@@ -51,6 +51,10 @@ def test_tasks_that_begin_with_one_text_and_different_menus_do_not_begin_alike()
     assert not shared_starts(corridor(observe=observe))
 
 
+def test_tasks_that_hide_what_differs_may_begin_alike():
+    assert not shared_starts(corridor(observable=False))
+
+
 def test_of_many_tasks_some_are_compared_those_far_apart():
     compared = []
 
