@@ -26,7 +26,7 @@ def fine_tune(lm: LanguageModel, rows: Sequence[Row], folder: Path, player: Play
         "drop_long_rows": False,
         "seed": 3,
     }
-    options |= {"on_step": None, "save_every": 100, "stop": None, "failures": None, "on_check": None}
+    options |= {"on_step": None, "save_every": 100, "stop": None, "failures": None, "on_check": None, "unchecked": ()}
     options |= {name: given.pop(name) for name in list(given) if name in options}
     section = SFTPlayerSection if player == "reflector" else SFTPolicySection
     settings = section.model_validate({**STEPS, **given})

@@ -72,19 +72,30 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
     return read_rows(run.verified(sft_rows_file(name), "gen-data"), count)
 
 
-def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row]) -> list[Row]:
+def reflected_rows(run: RunFolder, rows: Sequence[Row]) -> list[Row | None]:
+    """Return the reflector's row of the same state for each of the policy's ``rows``, if there is one."""
+    asked = {_place(each): each for each in _first(run, "reflector", None)}
+    return [asked.get(_place(row)) for row in rows]
+
+
+def shows(row: Row, source: Row) -> bool:
+    """Return whether a policy's row shows the reflection that its state was given, not another one or none."""
+    return f"{REFLECTION_CUE}{source.completion}\n" in row.prompt.said
+
+
+def with_own_reflections(
+    recipe: Recipe, run: RunFolder, rows: Sequence[Row], sources: Sequence[Row | None]
+) -> list[Row]:
     """Exchange the teacher's words in ``sft.policy.own_reflections`` of the policy's rows for the trained reflector's.
 
     They are what the policy reads at play, so that it learns how far to trust them; rows whose reflection is missing or
     another's stay as they are.
     """
-    asked = {_place(each): each for each in _first(run, "reflector", None)}
     rng = random.Random(derive_seed(recipe.seed, "own reflections"))
     cue, chosen, players = REFLECTION_CUE, dict[int, Row](), Team(recipe, run)
-    for number, row in enumerate(rows):
-        source = asked.get(_place(row))
+    for number, (row, source) in enumerate(zip(rows, sources, strict=True)):
         drawn = rng.random() < recipe.sft.policy.own_reflections
-        if drawn and source is not None and f"{cue}{source.completion}\n" in row.prompt.said:
+        if drawn and source is not None and shows(row, source):
             chosen[number] = source
     reflector = frozen_reflector(recipe.players.reflector, players.frozen_model(None, "reflector"))
     numbers = sorted(chosen, key=lambda number: chosen[number].prompt.text)  # neighbours share their beginnings
@@ -161,9 +172,13 @@ def fine_tune(
     check_lengths: bool = True,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
-    rows = training_rows(recipe, run, player)
+    rows, doubtful = training_rows(recipe, run, player), frozenset[int]()
+    unlike = recipe.data.reflection_dropout or recipe.sft.policy.own_reflections
+    if player == "policy" and recipe.players.reflector.player != "none" and unlike:
+        sources = reflected_rows(run, rows)
+        doubtful = frozenset(n for n, source in enumerate(sources) if source and not shows(rows[n], source))
     if player == "policy" and recipe.sft.policy.own_reflections and (run / REFLECTOR).is_dir():  # else a pace is timed
-        rows = with_own_reflections(recipe, run, rows)
+        rows = with_own_reflections(recipe, run, rows, sources)
         release_memory()  # of the reflector, before the policy takes its place
     run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
@@ -193,6 +208,7 @@ def fine_tune(
             max_length=base.max_length,
             max_new_tokens=limits,
             drop_long_rows=recipe.sft.drop_long_rows,
+            unchecked=doubtful,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,7 @@ def train_sft(
     max_length: int,
     max_new_tokens: Mapping[str, int],
     drop_long_rows: bool,
+    unchecked: Container[int] = (),
     output_dir: Path,
     seed: int,
     action_mode: ActionMode = "enumerated",
@@ -113,6 +114,7 @@ def train_sft(
         max_length: maximum length of a prompt with its completion, in tokens; longer prompts are cut as in rollouts.
         max_new_tokens: by player, number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
+        unchecked: numbers of rows on which nothing is checked, as they show what no player reads at play.
         output_dir: folder of the checkpoints; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.
         action_mode: form of the policy's answers.
@@ -143,6 +145,7 @@ def train_sft(
     trained, checked = (
         [number for number in part if number in encoded] for part in held_out_rows(rows, section.held_out, seed)
     )
+    checked = [number for number in checked if number not in unchecked]
     if not trained:  # what was held out is all that fits
         trained, checked = checked, []
     examples, held_out = ([each for number in part for each in encoded[number]] for part in (trained, checked))

@@ -19,7 +19,7 @@ from reflectrl.data_gen.rows import Row, write_rows
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft_stage import training_rows, wanted_players, with_own_reflections
+from reflectrl.pipeline.sft_stage import reflected_rows, shows, training_rows, wanted_players, with_own_reflections
 from reflectrl.pipeline.stages import memory_errors
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts import Menu, Prompt
@@ -293,18 +293,21 @@ def test_a_policy_may_be_shown_the_words_of_its_own_reflector_in_place_of_the_te
         for row, own in zip(taught, words, strict=True)
     }
     before = training_rows(recipe, run, "policy")
-    after = with_own_reflections(recipe, run, before)
+    sources = reflected_rows(run, before)
+    after = with_own_reflections(recipe, run, before, sources)
     exchanged = 0
-    for row, shown in zip(before, after, strict=True):
+    for row, shown, source in zip(before, after, sources, strict=True):
         teachers, own = written[row.task, row.seed, row.step, row.negative]
         if row.prompt.said != f"Reflection:{teachers}\n":  # blank, or another row's
             assert shown == row
+            assert not shows(row, source)
             continue
+        assert shows(row, source)
         assert shown == replace(row, prompt=replace(row.prompt, said=f"Reflection: {own}".strip() + "\n"))
         exchanged += shown != row
     assert exchanged > 50
     half = with_own_reflections(
-        small_recipe("data.reflection_dropout=0.3", "sft.policy.own_reflections=0.5"), run, before
+        small_recipe("data.reflection_dropout=0.3", "sft.policy.own_reflections=0.5"), run, before, sources
     )
     assert 0.3 < sum(a != b for a, b in zip(before, half, strict=True)) / exchanged < 0.7
 

@@ -137,6 +137,24 @@ def test_the_kind_of_actions_that_is_right_least_often_is_told():
     assert (second.hardest, second.hardest_accuracy) == (None, 1.0)
 
 
+@pytest.mark.slow
+def test_held_out_rows_unlike_play_are_not_checked(base, tmp_path):
+    given, options = rows(1, 40, 1, noise), {**OVERFIT, "steps": 4}
+    trained, checked = held_out_rows(given, 0.5, 3)
+    told = {}
+    summary = fine_tune(
+        new_model(base, labels=LABELS, seed=0),
+        given,
+        tmp_path,
+        "policy",
+        on_check=told.update,
+        unchecked=checked[5:],
+        **options,
+    )
+    assert (summary.rows, summary.held_out) == (len(trained), 5)
+    assert told["policy"][-1].accuracy * 5 == round(told["policy"][-1].accuracy * 5)
+
+
 # ---- plateau ---------------------------------------------------------------------------------------------------------
 
 
