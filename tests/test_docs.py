@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 import typer.main
+import yaml
 from faulty import restored_registry
+from test_rooms import MAY_IMPORT
 from torch.distributed.run import parse_args as torchrun
 
 from reflectrl.cli.app import app
 from reflectrl.config import arm_names, check_recipe, load_recipe, recipe_names
 from reflectrl.config.schema import Recipe
 from reflectrl.core import registry
+from reflectrl.core.origin import VERSION
 from reflectrl.core.settings import sections_of, settings_fields
 from reflectrl.pipeline.claims import plan_claims, read_claims
 
@@ -238,6 +241,25 @@ def test_the_readme_fits_in_130_lines_and_its_first_screen_in_120_words():
     assert len(re.findall("^    make ", screen, re.MULTILINE)) == len(re.findall(r"!\[.*\.png\)", screen)) == 1
     [safe] = re.findall(r"\| `safe/nano` \| .*", table)
     assert [number for number in re.findall(r"\d+(?= %)", screen) if not re.search(rf"\b{number}\b", safe)] == []
+
+
+def test_pages_for_contributors_are_short_and_name_what_exists():
+    pages = {
+        name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "SECURITY.md", "CITATION.cff")
+    }
+    assert max(len(text.splitlines()) for text in pages.values()) <= 60
+    guide = pages["CONTRIBUTING.md"]
+    paths = re.findall(r"`((?:reflectrl|envs|tests|benchmarks)/[\w/.]*)`", guide)
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    drawing = FENCE.search(guide)
+    assert drawing is not None
+    assert [
+        room for room in MAY_IMPORT if room != "recipes" and not re.search(rf"(^|   ){room}\b", drawing[1], re.M)
+    ] == []
+    citation = yaml.safe_load(pages["CITATION.cff"])
+    assert VERSION.startswith(citation["version"])
+    assert citation["preferred-citation"]["title"] in (ROOT / "docs" / "citation.md").read_text(encoding="utf-8")
 
 
 def test_the_make_targets_of_the_readme_exist():

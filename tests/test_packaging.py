@@ -50,7 +50,7 @@ def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(site: Path) 
     on_disk = {
         str(path.relative_to(ROOT) if folder == "reflectrl" else Path("reflectrl") / path.relative_to(ROOT))
         for folder in FOLDERS
-        for pattern in ("*.py", "*.yaml", "*.css", "*.html", "*.js", "*.tmpl", "py.typed")
+        for pattern in ("*.py", "*.yaml", "*.css", "*.html", "*.js", "*.tmpl", "*.safetensors", "py.typed")
         for path in (ROOT / folder).rglob(pattern)
     }
     assert on_disk <= {str(path.relative_to(site)) for path in site.rglob("*")}
