@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -28,6 +30,8 @@ from reflectrl.seats.table import POLICY
 
 MIN_SFT_STEPS, MIN_ITERATIONS = 100, 10
 """Steps of SFT and iterations of RLFT that are made with any budget."""
+SLACK = 0.1
+"""Share of a budget's minutes by which a training may take longer than planned, before it ends."""
 
 
 class BudgetSection(Section):
@@ -43,6 +47,13 @@ class BudgetSection(Section):
     whose loader fills it in."""
     chosen: dict[str, str] = {}
     """Reason of each setting that was chosen, by its dotted key; filled in by the stages."""
+
+    def deadline(self, bound: str, seconds: float) -> float:
+        """Return the reading of ``time.monotonic`` at which to end a training that should take ``seconds`` from now.
+
+        That is late by ``SLACK`` of the budget; never, where the recipe states the training's ``bound``.
+        """
+        return math.inf if self.states(bound) else time.monotonic() + seconds + SLACK * 60 * self.minutes
 
     def states(self, key: str) -> bool:
         """Return whether the recipe itself states ``key``, a part of it, or a section that contains it."""

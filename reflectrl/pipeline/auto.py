@@ -25,10 +25,10 @@ from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.lm.load import BUILTIN
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft_stage import SFT_SHARE, wanted_players
 from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.format import WRITTEN_ACTIONS
+from reflectrl.training.sft_examples import Player
 
 SURVEY_SHARE, DATA_SHARE = 0.02, 0.1
 """Shares of the time for each kind of episodes in the survey; and, of what is left, for gen-data."""
@@ -138,7 +138,7 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
 
     Without a ``budget`` it is returned as it is. ``tell`` gets what is measured, and the time that is left.
     """
-    if recipe.budget is None or stage == "eval" or (stage == "sft" and not recipe.sft.enabled):
+    if recipe.budget is None or stage not in ("gen-data", "rlft"):
         return recipe
     minutes = recipe.budget.minutes
     if stage == "gen-data":
@@ -150,7 +150,20 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         return _with(recipe, [*_data(recipe, seen), *_training(recipe, seen)])
     left = 60 * minutes - run.seconds()
     tell(f"{max(left, 0) / 60:.1f} of {minutes:g} minutes are left; measuring the pace")
-    return _with(recipe, [*(_sft(recipe, run, left, tell) if stage == "sft" else _rlft(recipe, run, left, tell))])
+    return _with(recipe, [*_rlft(recipe, run, left, tell)])
+
+
+def bounded(recipe: Recipe, run: RunFolder, player: Player, seconds: float, tell: Callable[[str], None]) -> Recipe:
+    """Return a recipe with a bound of ``player``'s fine-tuning that fits into ``seconds``; an earlier one stays."""
+    if recipe.budget is None or all(f"sft.{name}.steps" in recipe.budget.chosen for name in _roles(player)):
+        return recipe
+    whose = "both players" if player == "both" else f"the {player}"
+    tell(f"{max(seconds, 0) / 60:.1f} of {recipe.budget.minutes:g} minutes are for {whose}; measuring the pace")
+    return _with(recipe, [*_sft(recipe, run, player, seconds, tell)])
+
+
+def _roles(player: Player) -> tuple[str, ...]:
+    return ("reflector", "policy") if player == "both" else (player,)
 
 
 def _with(recipe: Recipe, choices: Sequence[Chosen]) -> Recipe:
@@ -345,24 +358,23 @@ def _warn(recipe: Recipe, tell: Callable[[str], None], needed: float, left: floa
         tell(f"the least that is worth doing takes about {more:.1f} minutes more than are left")
 
 
-def _sft(recipe: Recipe, run: RunFolder, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
-    """Choose the bounds of both players' fine-tuning."""
-    wanted, began = wanted_players(recipe), time.monotonic()
-    paces = {player: seconds_per_step(recipe, run, player) for player in wanted}
+def _sft(recipe: Recipe, run: RunFolder, player: Player, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
+    """Choose the bound of a player's fine-tuning."""
+    began = time.monotonic()
+    seconds = seconds_per_step(recipe, run, player)
     left -= time.monotonic() - began
-    _warn(recipe, tell, MIN_SFT_STEPS * sum(paces.values()), left)
-    for player, seconds in paces.items():
-        fit = SFT_SHARE * left / len(wanted) / seconds
-        steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
-        reason = f"{'the least' if fit < MIN_SFT_STEPS else 'at most'}: a step takes {1000 * seconds:.0f} ms"
-        for name in ("reflector", "policy") if player == "both" else (player,):
-            yield Chosen(f"sft.{name}.steps", steps, reason)
-            yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
-        policy = recipe.sft.policy
-        if player == "policy" and policy.own_reflections:
-            made = policy.steps if recipe.budget and recipe.budget.states("sft.policy.steps") else steps
-            rows = math.ceil(made * policy.batch_size / (1 - policy.held_out))
-            yield Chosen("sft.policy.max_rows", rows, "as many as are read: the reflector answers each before")
+    _warn(recipe, tell, MIN_SFT_STEPS * seconds, left)
+    fit = left / seconds
+    steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
+    reason = f"{'the least' if fit < MIN_SFT_STEPS else 'at most'}: a step takes {1000 * seconds:.0f} ms"
+    for name in _roles(player):
+        yield Chosen(f"sft.{name}.steps", steps, reason)
+        yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
+    policy = recipe.sft.policy
+    if player == "policy" and policy.own_reflections:
+        made = policy.steps if _states(recipe, "sft.policy.steps") else steps
+        rows = math.ceil(made * policy.batch_size / (1 - policy.held_out))
+        yield Chosen("sft.policy.max_rows", rows, "as many as are read: the reflector answers each before")
 
 
 def _rlft(recipe: Recipe, run: RunFolder, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:

@@ -46,9 +46,6 @@ _SECONDS = ("wall_seconds", "cpu_seconds")
 """Keys of the seconds of all starts of a stage, by the clock and of this process."""
 
 
-SLACK = 0.1
-"""Share of a budget's minutes by which a training may take longer than planned, before it ends."""
-
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 
@@ -291,17 +288,11 @@ class RunFolder:
             raise
         self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
 
-    def deadline(self, recipe: Recipe, stage: str, bound: str, share: float = 1.0) -> float:
-        """Return the reading of ``time.monotonic`` at which to end a training whose ``bound`` was chosen for a budget.
-
-        A ``share`` of the time that is left in ``stage``, and ``SLACK`` of the whole, has passed then; ``inf`` without
-        such a bound.
-        """
-        budget = recipe.budget
-        if budget is None or bound not in budget.chosen:
+    def seconds_left(self, recipe: Recipe, stage: str, share: float = 1.0) -> float:
+        """Return a ``share`` of the seconds of a budget that are left from ``stage`` on; ``inf`` without a budget."""
+        if recipe.budget is None:
             return math.inf
-        left = 60 * budget.minutes - self.seconds(until=stage)
-        return time.monotonic() + share * left + SLACK * 60 * budget.minutes
+        return share * (60 * recipe.budget.minutes - self.seconds(until=stage))
 
     def seconds(self, until: str = STAGES[-1]) -> float:
         """Return the seconds that the stages up to ``until`` have taken so far."""

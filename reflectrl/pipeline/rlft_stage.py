@@ -272,7 +272,9 @@ def train_policy(
         gentle_stops(tell) as stop,
         tracking(recipe, run.path, "rlft", first) as sent,
     ):
-        stop.deadline, stop.least = run.deadline(recipe, "rlft", "rlft.lessons.0.iterations"), MIN_ITERATIONS
+        if recipe.budget is not None:
+            left = run.seconds_left(recipe, "rlft")
+            stop.deadline, stop.least = recipe.budget.deadline("rlft.lessons.0.iterations", left), MIN_ITERATIONS
         records = _Records(run_players, section, reflector, envs, advance, sent)
 
         def record(done: Iteration, fresh: Sequence[Trajectory]) -> None:

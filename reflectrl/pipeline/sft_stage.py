@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +75,7 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
 
 def reflected_rows(run: RunFolder, rows: Sequence[Row]) -> list[Row | None]:
     """Return the reflector's row of the same state for each of the policy's ``rows``, if there is one."""
-    asked = {_place(each): each for each in _first(run, "reflector", None)}
+    asked = {_place(each): each for each in _first(run, "reflector", len(rows))}  # both have rows of the same samples
     return [asked.get(_place(row)) for row in rows]
 
 
@@ -114,8 +115,10 @@ def _place(row: Row) -> tuple[str, int, int, bool]:
     return row.task, row.seed, row.step, row.negative
 
 
-def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance) -> None:
+def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, seconds: float = math.inf) -> None:
     """Train ``player`` from the base model and save it; a player that exists already is not trained again.
+
+    With a budget, the training should take ``seconds``.
 
     Raises:
         InvalidInput: the policy is to read its own reflector's words, and the reflector is not trained yet.
@@ -129,13 +132,21 @@ def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advanc
                 f"sft.policy.own_reflections={own:g}, but {run / REFLECTOR} is not trained yet; fine-tune the "
                 "reflector first, or both players with one command."
             )
-        _train(recipe, run, player, advance, folder, checkpoints)
+        _train(recipe, run, player, advance, folder, checkpoints, seconds)
     if is_main_process():
         shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
     wait_for_all()
 
 
-def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, folder: Path, checkpoints: Path) -> None:
+def _train(
+    recipe: Recipe,
+    run: RunFolder,
+    player: Player,
+    advance: Advance,
+    folder: Path,
+    checkpoints: Path,
+    seconds: float,
+) -> None:
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     seen: dict[str, SFTProgress] = {}
 
@@ -156,7 +167,7 @@ def _train(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, fol
         whole_weights(fine_tune(recipe, run, player, checkpoints)[0].model)
         return
     with tracking(recipe, run.path, f"sft-{player}", first) as sent:
-        lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked)
+        lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked, seconds=seconds)
     save_model(lm, folder, whole_weights(lm.model))
     advance(summary.steps, summary.steps, _note(summary, section))
 
@@ -170,8 +181,12 @@ def fine_tune(
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
     *,
     check_lengths: bool = True,
+    seconds: float = math.inf,
 ) -> tuple[LanguageModel, SFTSummary]:
-    """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like."""
+    """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like.
+
+    With a budget, it should take ``seconds``.
+    """
     rows, doubtful = training_rows(recipe, run, player), frozenset[int]()
     unlike = recipe.data.reflection_dropout or recipe.sft.policy.own_reflections
     if player == "policy" and recipe.players.reflector.player != "none" and unlike:
@@ -197,8 +212,8 @@ def fine_tune(
         warn_of_cut_words(lm, rows, limits, recipe.prompt.action_mode)
 
     with gentle_stops(tell_user if is_main_process() else lambda _: None) as stop:
-        share = SFT_SHARE / len(wanted_players(recipe))
-        stop.deadline, stop.least = run.deadline(recipe, "sft", f"sft.{role}.steps", share), MIN_SFT_STEPS
+        if recipe.budget is not None:
+            stop.deadline, stop.least = recipe.budget.deadline(f"sft.{role}.steps", seconds), MIN_SFT_STEPS
         summary = train_sft(
             lm,
             rows,

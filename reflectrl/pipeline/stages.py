@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from reflectrl.rollout.results import read_results
 if TYPE_CHECKING:  # torch takes seconds to import
     from reflectrl.pipeline.team import Team
     from reflectrl.training.learner import OnIteration
+    from reflectrl.training.sft_examples import Player
 
 
 @dataclass
@@ -147,7 +149,7 @@ def _run_stage(job: _Job, stage: str) -> None:
     with begun, run.timed(stage, began):  # a dry run begins nothing, so that the recipe may still change
         is_finished = _work(job, stage)
     if is_finished:
-        run.finish(recipe, stage)
+        run.finish(job.recipe, stage)
     wait_for_all()
 
 
@@ -223,7 +225,7 @@ def _teaching_players(job: _Job, account: Account) -> Team | None:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.sft_stage import train_player, wanted_players
+    from reflectrl.pipeline.sft_stage import SFT_SHARE, train_player, wanted_players
 
     wanted = wanted_players(job.recipe)
     chosen = [player for player in wanted if player == "both" or player in job.sft_players]  # both: one model
@@ -232,10 +234,25 @@ def _sft(job: _Job) -> bool:
             f"sft of {', '.join(job.sft_players)} was asked for, which recipe {job.recipe.name!r} does not train; it "
             f"trains: {', '.join(wanted)}."
         )
+    began = time.monotonic()
     for player in chosen:
+        share = SFT_SHARE * ([*wanted].index(player) + 1) / len(wanted)
+        seconds = job.run.seconds_left(job.recipe, "sft", share) + began - time.monotonic()  # and what others left
+        if job.recipe.budget is not None and not (job.run / wanted[player]).is_dir():
+            job.recipe = _bounded(job, player, seconds)
         with job.reporter.stage(f"sft {player}") as advance:
-            train_player(job.recipe, job.run, player, advance)
+            train_player(job.recipe, job.run, player, advance, seconds)
     return all((job.run / folder).is_dir() for folder in wanted.values())
+
+
+def _bounded(job: _Job, player: Player, seconds: float) -> Recipe:
+    """Return the recipe with a bound of ``player``'s fine-tuning, as the run folder keeps it."""
+    from reflectrl.pipeline.auto import bounded
+
+    recipe = bounded(job.recipe, job.run, player, seconds, lambda text: job.reporter.line(labelled("sft", text)))
+    if recipe != job.recipe:
+        job.run.begin(recipe, "sft")
+    return recipe
 
 
 def _rlft(job: _Job) -> bool:

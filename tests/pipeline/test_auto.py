@@ -14,13 +14,14 @@ from trained_runs import play_stages
 
 from reflectrl.config import load_recipe, load_saved_recipe
 from reflectrl.config.advantage import GAE
+from reflectrl.config.schema import MIN_SFT_STEPS
 from reflectrl.config.training import PPO, Replay
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
 from reflectrl.core.profile import profiling
 from reflectrl.core.run_files import METRICS, POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.auto import recurring
+from reflectrl.pipeline.auto import MAX_SFT_STEPS, bounded, recurring
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
 from reflectrl.pipeline.survey import Survey, survey
@@ -101,13 +102,23 @@ def test_measuring_takes_its_time_out_of_the_budget(trained):
 
 def test_a_training_ends_soon_after_the_minutes_that_were_given(trained):
     run, kept = RunFolder(trained[0]), load_saved_recipe(trained[0] / RECIPE)
-    in_sft, in_rlft = (
-        run.deadline(kept, stage, bound) - time.monotonic()
-        for stage, bound in (("sft", "sft.policy.steps"), ("rlft", "rlft.lessons.0.iterations"))
-    )
-    assert in_rlft < in_sft < 1.1 * 60 * kept.budget.minutes
-    stated = recipe("corridor:Hall", "rlft.lessons.0.iterations=7")
-    assert run.deadline(stated, "rlft", "rlft.lessons.0.iterations") == math.inf
+    left = [run.seconds_left(kept, stage) for stage in ("gen-data", "sft", "rlft")]
+    assert 60 * kept.budget.minutes > left[0] > left[1] > left[2]
+    assert run.seconds_left(kept, "gen-data", 0.5) == left[0] / 2
+    bound = "rlft.lessons.0.iterations"
+    assert kept.budget.deadline(bound, 10) - time.monotonic() == pytest.approx(10 + 6 * kept.budget.minutes, abs=1)
+    assert recipe("corridor:Hall", f"{bound}=7").budget.deadline(bound, 10) == math.inf
+
+
+def test_a_player_s_bound_is_chosen_once_from_the_time_that_it_has(trained):
+    run, kept = RunFolder(trained[0]), load_saved_recipe(trained[0] / RECIPE)
+    assert bounded(kept, run, "policy", 1e9, print) == kept
+    open_ones = {key: reason for key, reason in kept.budget.chosen.items() if not key.startswith("sft.policy.")}
+    before = kept.model_copy(update={"budget": kept.budget.model_copy(update={"chosen": open_ones})})
+    told = []
+    steps = [bounded(before, run, "policy", seconds, told.append).sft.policy.steps for seconds in (0.0, 1e9)]
+    assert steps == [MIN_SFT_STEPS, MAX_SFT_STEPS]
+    assert told[0] == "0.0 of 0.1 minutes are for the policy; measuring the pace"
 
 
 def test_minutes_that_are_too_few_are_told_before_they_are_over(tmp_path):
