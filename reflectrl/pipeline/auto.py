@@ -55,9 +55,6 @@ EVALUATION = 12
 """Length of the evaluation, in iterations of RLFT."""
 VALIDATION = 1.25
 """Factor by which validations lengthen RLFT."""
-SHAPES = {0: {"layers": 2, "width": 64, "heads": 2}, 60: {"layers": 4, "width": 128, "heads": 4}}
-"""Shape of the builtin model by the minutes from which it is worth its cost: a step of the second, on sokoban of the
-suite, takes 3.5 times as long as one of the first, and its reflector is right in 76 instead of 72 % after 1,500."""
 EAGER = 128
 """Length of prompts, in tokens, up to which eager attention is as fast as sdpa for the builtin model; at 312, a step of
 fine-tuning takes 488 in place of 271 ms."""
@@ -245,9 +242,6 @@ def _model(recipe: Recipe, run: RunFolder, seen: Survey) -> Iterator[Chosen]:
     """Choose tokenizer, shape and context of the builtin model, and the length of reflections."""
     if recipe.model.name != BUILTIN:
         return
-    minutes = 0.0 if recipe.budget is None else recipe.budget.minutes
-    for key, size in SHAPES[max(least for least in SHAPES if least <= minutes)].items():
-        yield Chosen(f"model.builtin.{key}", size, f"suits {minutes:g} minutes")
     yield Chosen("model.builtin.pieces", "numbers", "phrases and numbers are one token each")
     layout = Team(recipe, run).layout
     long = seen.lengths(layout, recipe.model.builtin.pieces, VOCABULARY)

@@ -7,34 +7,22 @@ what teaching left out, then what training lacked, then how it shows.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import StatisticsError, correlation, fmean
-from typing import Any
 
-from reflectrl.core import InvalidInput, Observation, Trajectory
-from reflectrl.core.origin import Ledger
-from reflectrl.core.run_files import recorded_iterations, sft_rows_file, training_episodes_file
-from reflectrl.data_gen.rows import Row, read_rows
-from reflectrl.prompts import Prompt, PromptFormat
-from reflectrl.prompts.views import State
+from reflectrl.config.schema import MIN_ITERATIONS
+from reflectrl.report.evidence import LEAST, Evidence, ambiguous_share, coverage, last_quarters, place_of
 from reflectrl.report.gain import Interval
 from reflectrl.report.runs import RunData
-from reflectrl.report.series import lessons, steady_success
-from reflectrl.rollout.iteration import wilson_interval
-from reflectrl.rollout.record import read_trajectories
-from reflectrl.rollout.results import EvalRow, episodes_file
-from reflectrl.seats.table import view
+from reflectrl.report.series import steady_success
+from reflectrl.rollout.results import EvalRow
 
 MOST = 3
 """Maximum number of causes that are named."""
 FAR = 0.1
 """Minimum distance of the success rate from the expert's, or from the threshold, at which there is something to say."""
-LEAST = 50
-"""Minimum number of rows, steps or episodes behind a share."""
 LEAST_JUDGED = 20
 """Minimum number of judged reflections; games of three steps have 40 in an evaluation."""
 UNTAUGHT_STARTS = 0.05
@@ -65,8 +53,8 @@ RISE = 0.03
 """Minimum rise of success from the third to the last quarter of the last lesson."""
 EXPLAINED = 0.1
 """Maximum share of the variance of returns that the value head explains in a group of tasks."""
-SHORT = 10
-"""Number of iterations that a budget gives even if no time is left."""
+REPEATED_ROWS = 4
+"""Number of rows for each state that they show, from which more rows would hardly show others."""
 OUT_OF_TIME = 0.5
 """Minimum share of the episodes that the horizon ends."""
 
@@ -94,7 +82,7 @@ def causes(run: RunData, rows: Mapping[str, EvalRow]) -> list[Cause]:
     low = _is_low(run, rows)
     if low is False:
         return []
-    evidence = _Evidence(run, rows)
+    evidence = Evidence(run, rows)
     return [cause for find in (KNOWN if low else (_memorised, _short, _rising)) if (cause := find(evidence))][:MOST]
 
 
@@ -121,8 +109,8 @@ def what_words_do(run: RunData, row: EvalRow) -> str | None:
         run: a run whose success is clearly higher with reflections than without.
         row: its judged row.
     """
-    of = _Evidence(run, {"rlft": row})
-    ambiguity, audit = _ambiguity(of, _place), row.audit
+    of = Evidence(run, {"rlft": row})
+    ambiguity, audit = ambiguous_share(of, place_of), row.audit
     if ambiguity is None or _cut(of) is not None:
         return None
     if ambiguity >= AMBIGUOUS:
@@ -140,56 +128,7 @@ def what_words_do(run: RunData, row: EvalRow) -> str | None:
     )
 
 
-class _Evidence:
-    """What the files of a run tell; a file that is absent or of another version tells nothing."""
-
-    def __init__(self, run: RunData, rows: Mapping[str, EvalRow]) -> None:
-        self.run = run
-        self.row = rows["rlft"]
-        self._rows = rows
-        self._ledger = Ledger(run.path)
-
-    def setting(self, key: str) -> Any:
-        return self.run.settings.get(key)
-
-    def taught(self, player: str) -> list[Row]:
-        """Rows of a player that SFT was given; none where random actions stood in for a teacher."""
-        if self.setting("data.teacher") == "random":
-            return []
-        name = sft_rows_file(player)
-        with suppress(InvalidInput):
-            return read_rows(self._ledger.verify(name)) if (self.run.path / name).is_file() else []
-        return []
-
-    @cached_property
-    def reflector_rows(self) -> list[Row]:
-        return self.taught("reflector")
-
-    @cached_property
-    def policy_rows(self) -> list[Row]:
-        return self.taught("policy")
-
-    def _episodes(self, name: str) -> tuple[PromptFormat | None, list[Trajectory]]:
-        with suppress(InvalidInput):
-            if (self.run.path / name).is_file():
-                header, played = read_trajectories(self._ledger.verify(name))
-                return header.prompt, played
-        return None, []
-
-    def played(self, policy: str) -> tuple[PromptFormat | None, list[Trajectory]]:
-        """Layout and episodes of a judged row."""
-        if policy not in self._rows:
-            return None, []
-        return self._episodes(episodes_file(self._rows[policy], len({row.split for row in self.run.rows})))
-
-    def recorded(self) -> Iterator[Trajectory]:
-        """Episodes that the last quarter of the iterations with recorded ones recorded."""
-        numbers = recorded_iterations(self.run.path)
-        for number in numbers[-max(1, len(numbers) // 4) :]:
-            yield from self._episodes(training_episodes_file(number))[1]
-
-
-def _untaught_starts(of: _Evidence) -> Cause | None:
+def _untaught_starts(of: Evidence) -> Cause | None:
     """Training rows leave out how a game begins."""
     rows = of.policy_rows
     begun, tasks = sum(not row.step for row in rows), len({row.task for row in rows})
@@ -203,9 +142,11 @@ def _untaught_starts(of: _Evidence) -> Cause | None:
     )
 
 
-def _ambiguous(of: _Evidence) -> Cause | None:
+def _ambiguous(of: Evidence) -> Cause | None:
     """The prompt does not tell what to do."""
-    differing = _ambiguity(of, lambda prompt: prompt)  # the reflector's prompt is the state without the teacher's words
+    differing = ambiguous_share(
+        of, lambda prompt: prompt
+    )  # the reflector's prompt is the state without the teacher's words
     if differing is None or differing < AMBIGUOUS:
         return None
     return Cause(
@@ -216,29 +157,7 @@ def _ambiguous(of: _Evidence) -> Cause | None:
     )
 
 
-def _ambiguity(of: _Evidence, shown: Callable[[Prompt], Hashable]) -> float | None:
-    """Return the share of pairs of rows that show the same and ask for different actions; ``None`` if few are equal.
-
-    ``shown`` tells what of the reflector's prompt is compared.
-    """
-    if len(of.reflector_rows) != len(of.policy_rows):
-        return None
-    wanted: dict[Hashable, Counter[str]] = defaultdict(Counter)
-    for told, row in zip(of.reflector_rows, of.policy_rows, strict=True):
-        if menu := row.prompt.menu:
-            wanted[shown(told.prompt), frozenset(menu.actions)][row.action] += 1
-    compared = [counts for counts in wanted.values() if counts.total() > 1]
-    rows = sum(counts.total() for counts in compared)
-    if rows < max(LEAST, len(of.policy_rows) // 10):
-        return None
-    # for each row, the share of the other rows with its text that ask for another action
-    differing = sum(
-        count * (counts.total() - count) / (counts.total() - 1) for counts in compared for count in counts.values()
-    )
-    return differing / rows
-
-
-def _remembering(of: _Evidence) -> str:
+def _remembering(of: Evidence) -> str:
     ways = []
     if of.setting("prompt.history.show") != "transitions":
         ways.append("`prompt.history.show=transitions`")
@@ -249,7 +168,7 @@ def _remembering(of: _Evidence) -> str:
     return ", ".join(ways)
 
 
-def _cut(of: _Evidence) -> Cause | None:
+def _cut(of: Evidence) -> Cause | None:
     """Prompts are cut."""
     share = of.row.cut_prompts
     if share is None or share < CUT:
@@ -261,7 +180,7 @@ def _cut(of: _Evidence) -> Cause | None:
     )
 
 
-def _not_imitated(of: _Evidence) -> Cause | None:
+def _not_imitated(of: Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
     best = min(of.run.sft.get("policy", ()), key=lambda check: check.held_out_loss, default=None)
     if best is None or _ambiguous(of):  # then no player can
@@ -272,28 +191,40 @@ def _not_imitated(of: _Evidence) -> Cause | None:
     return Cause(
         "imitation",
         f"SFT imitates {_percent(best.accuracy)} of the expert's actions in held-out episodes{kind}",
-        f"{_longer(of, 'policy')}more of {'`sft.policy.steps` or ' if _bounded(of, 'policy') else ''}`data.samples`"
+        f"{_longer(of, 'policy')}more of {'`sft.policy.steps` or ' if _bounded(of, 'policy') else ''}{_shown(of)}"
         f"{_wider(of)}",
     )
 
 
-def _longer(of: _Evidence, player: str) -> str:
+def _longer(of: Evidence, player: str) -> str:
     """Return a larger budget, where this is what has bounded a player's SFT."""
     chosen = of.setting(f"budget.chosen.sft.{player}.steps")
     return "more `budget.minutes`, " if chosen and of.run.sft.get(player) and _bounded(of, player) else ""
 
 
-def _bounded(of: _Evidence, player: str) -> bool:
+def _bounded(of: Evidence, player: str) -> bool:
     """Return whether a player's SFT did not end at a plateau."""
     checks = of.run.sft.get(player, ())
     return not checks or checks[-1].ended != "plateau"
 
 
-def _wider(of: _Evidence) -> str:
-    return ", or a larger `model.builtin.width`" if str(of.setting("model.name")).startswith("builtin/") else ""
+def _shown(of: Evidence) -> str:
+    """Return what would show further states: more rows, or more tasks where rows repeat."""
+    rows = of.reflector_rows
+    few = len(rows) <= REPEATED_ROWS * len({place_of(row.prompt) for row in rows})
+    return "`data.samples`" if few else "the environment's training tasks"
 
 
-def _wrong_reflections(of: _Evidence) -> Cause | None:
+def _builtin(of: Evidence) -> bool:
+    return str(of.setting("model.name")).startswith("builtin/")
+
+
+def _wider(of: Evidence) -> str:
+    pretrained = of.setting("model.builtin.pretrained") is True  # which a wider one is not
+    return ", or a larger `model.builtin.width`" if _builtin(of) and not pretrained else ""
+
+
+def _wrong_reflections(of: Evidence) -> Cause | None:
     """Reflections are wrong, and are followed."""
     audit = of.row.audit
     if audit is None or audit.right is None or audit.steps < LEAST_JUDGED:
@@ -305,16 +236,16 @@ def _wrong_reflections(of: _Evidence) -> Cause | None:
     follows = ""
     if good is not None and misled is not None:
         follows = f"; the next action is good after {_percent(good)} of right ones and {_percent(misled)} of wrong ones"
-    pieces = " or other `model.builtin.pieces`" if _wider(of) else ""
+    pieces = " or other `model.builtin.pieces`" if _builtin(of) else ""
     return Cause(
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
         f"{_longer(of, 'reflector')}more of {'`sft.reflector.steps` or ' if _bounded(of, 'reflector') else ''}"
-        f"`data.samples`{_wider(of)}{pieces}",
+        f"{_shown(of)}{_wider(of)}{pieces}",
     )
 
 
-def _unrewarded(of: _Evidence) -> Cause | None:
+def _unrewarded(of: Evidence) -> Cause | None:
     """Nothing is rewarded."""
     points = of.run.points
     first = next((place for place, point in enumerate(points) if point.success > 0), len(points))
@@ -329,7 +260,7 @@ def _unrewarded(of: _Evidence) -> Cause | None:
     )
 
 
-def _collapsed(of: _Evidence) -> Cause | None:
+def _collapsed(of: Evidence) -> Cause | None:
     """The policy has stopped exploring."""
     points = of.run.points
     if len(points) < 5:
@@ -350,13 +281,13 @@ def _collapsed(of: _Evidence) -> Cause | None:
     )
 
 
-def _uncovered(of: _Evidence) -> Cause | None:
+def _uncovered(of: Evidence) -> Cause | None:
     """The policy visits states that the teacher's rows do not show."""
-    known = {_place(row.prompt) for row in of.reflector_rows}
-    share, steps = _coverage(known, *of.played("rlft"))
+    known = {place_of(row.prompt) for row in of.reflector_rows}
+    share, steps = coverage(known, *of.played("rlft"))
     if not known or steps < LEAST or share > COVERED:
         return None
-    own, compared = _coverage(known, *of.played("expert"))
+    own, compared = coverage(known, *of.played("expert"))
     if compared and max(share, own) < REPEATED:
         return None
     strays = compared > 0 and own - share > 1 - COVERED
@@ -368,39 +299,9 @@ def _uncovered(of: _Evidence) -> Cause | None:
     )
 
 
-def _place(prompt: Prompt) -> Hashable:
-    """Return what a prompt shows of the state alone."""
-    return prompt.head, prompt.state, prompt.images
-
-
-def _coverage(known: set[Hashable], layout: PromptFormat | None, played: Sequence[Trajectory]) -> tuple[float, int]:
-    """Return the share of visited states that are known, and the number of steps."""
-    if layout is None:
-        return 0.0, 0
-    seen: Counter[Observation] = Counter(turn.observation for each in played for turn in each.turns)
-    found = (count for each, count in seen.items() if _place(view("reflector", layout, State(each)).prompt) in known)
-    return sum(found) / max(1, seen.total()), seen.total()
-
-
-def _last_quarters(of: _Evidence) -> tuple[int, Interval, Interval] | None:
-    """Return the iterations of a quarter of the last lesson, and success in its last but one and in its last."""
-    if not of.run.points:
-        return None
-    _, places = lessons(of.run.points)[-1]
-    quarter = len(places) // 4
-    if not quarter or quarter * of.run.episodes < LEAST:
-        return None
-    before, after = (
-        Interval(mean, *wilson_interval(mean, quarter * of.run.episodes))
-        for begin in (places.stop - 2 * quarter, places.stop - quarter)
-        for mean in [min(1.0, max(0.0, fmean(point.success for point in of.run.points[begin : begin + quarter])))]
-    )
-    return quarter, before, after
-
-
-def _memorised(of: _Evidence) -> Cause | None:
+def _memorised(of: Evidence) -> Cause | None:
     """The policy knows its tasks rather than the game."""
-    if (found := _last_quarters(of)) is None:
+    if (found := last_quarters(of)) is None:
         return None
     trained, tested = found[2], Interval.of(of.row.metrics)
     ahead = trained.minus(tested)
@@ -414,17 +315,17 @@ def _memorised(of: _Evidence) -> Cause | None:
     )
 
 
-def _short(of: _Evidence) -> Cause | None:
+def _short(of: Evidence) -> Cause | None:
     """The minutes leave hardly any play."""
     count, bounded = len(of.run.points), of.setting("budget.chosen.rlft.lessons.0.iterations")
-    if not 0 < count <= SHORT or not bounded or of.run.points[-1].ended not in ("iterations", "minutes"):
+    if not 0 < count <= MIN_ITERATIONS or not bounded or of.run.points[-1].ended not in ("iterations", "minutes"):
         return None
     return Cause("short", f"the minutes left no time for more than {count} iterations of RLFT", "more `budget.minutes`")
 
 
-def _rising(of: _Evidence) -> Cause | None:
+def _rising(of: Evidence) -> Cause | None:
     """Training ends too early."""
-    if (found := _last_quarters(of)) is None:
+    if (found := last_quarters(of)) is None:
         return None
     quarter, before, after = found
     rise = after.minus(before)
@@ -438,7 +339,7 @@ def _rising(of: _Evidence) -> Cause | None:
     )
 
 
-def _blind_values(of: _Evidence) -> Cause | None:
+def _blind_values(of: Evidence) -> Cause | None:
     """The value head explains nothing."""
     if of.setting("rlft.advantage.kind") != "gae" or of.setting("rlft.rewards.env") in (None, 0) or _short(of):
         return None
@@ -473,7 +374,7 @@ def _explained(pairs: Sequence[tuple[float, float]]) -> float | None:
         return 0.0
 
 
-def _out_of_time(of: _Evidence) -> Cause | None:
+def _out_of_time(of: Evidence) -> Cause | None:
     """Episodes run out of time."""
     _, played = of.played("rlft")
     ended = sum(each.truncated and not each.success for each in played)
@@ -487,7 +388,7 @@ def _out_of_time(of: _Evidence) -> Cause | None:
     )
 
 
-KNOWN: Sequence[Callable[[_Evidence], Cause | None]] = (
+KNOWN: Sequence[Callable[[Evidence], Cause | None]] = (
     *(_untaught_starts, _ambiguous, _cut),
     *(_not_imitated, _wrong_reflections),
     *(_unrewarded, _collapsed),

@@ -252,6 +252,12 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
         folder = ended(tmp_path / str(number), SILENT, *given)
         write_jsonl(folder / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended=end)])
         assert found(folder)[0].remedy == f"{remedy}, or a larger `model.builtin.width`"
+    settled = ended(tmp_path / "pretrained", SILENT, "model.builtin={layers: 2, width: 64, heads: 2, pretrained: true}")
+    write_jsonl(settled / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended="plateau")])
+    assert found(settled)[0].remedy == "more of `data.samples`"
+    repeated = taught(tmp_path / "repeated", "first", "prompt.history={steps: 4, show: transitions}")
+    write_jsonl(repeated / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended="plateau")])
+    assert found(repeated)[0].remedy.startswith("more of the environment's training tasks")
     good = replace(lines[-1], held_out_loss=0.1)
     write_jsonl(folder / "sft" / "policy-training.jsonl", [good])
     assert found(folder) == []
