@@ -111,7 +111,8 @@ def _run_stage(job: _Job, stage: str) -> None:
 
         job.recipe = chosen(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled(stage, text)))
     recipe, run = job.recipe, job.run
-    for earlier in STAGES[: STAGES.index(stage)]:
+    nobody_trained = stage == "eval" and {*recipe.eval.policies} <= {"random", "expert"}
+    for earlier in () if nobody_trained else STAGES[: STAGES.index(stage)]:
         run.check(recipe, earlier)
         if earlier == "rlft" and recipe.rlft is None and not run.is_done(earlier):
             _run_stage(job, earlier)  # it has nothing to do, so it runs without a request
