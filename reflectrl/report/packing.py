@@ -283,11 +283,14 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         odds = ()  # the probabilities are unknown
     left_out, rest = 0, 0.0
     if len(menu) > MAX_ACTIONS:
-        ranked = sorted(range(len(menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
+        ranked = sorted(range(len(menu)), key=odds.__getitem__, reverse=True) if odds else [*range(len(menu))]
+        if chosen in ranked[MAX_ACTIONS:]:
+            ranked.remove(chosen)
+            ranked.insert(0, chosen)
         kept, others = sorted(ranked[:MAX_ACTIONS]), ranked[MAX_ACTIONS:]
-        left_out, rest = len(others), sum(odds[at] for at in others) if odds else 0.0
+        left_out, rest = len(others), sum([odds[at] for at in others]) if odds else 0.0
         chosen = kept.index(chosen) if chosen in kept else NO_MENU
-        menu, odds = tuple(menu[at] for at in kept), tuple(odds[at] for at in kept) if odds else ()
+        menu, odds = tuple([menu[at] for at in kept]), tuple([odds[at] for at in kept]) if odds else ()
     said, value = turn.reflection, turn.decision.value
     return [
         texts.text(seen.text if seen.task == goal else seen.full_text),
@@ -300,7 +303,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         None if advantage is None else _rounded(advantage),
         left_out,
         _ten_thousandths(rest),
-        [*map(_ten_thousandths, odds)],
+        [0 if odd < 0 else 10_000 if odd > 1 else round(10_000 * odd) for odd in odds],
         -1 if written is None else texts.text(written.text),
         [(kind, texts.text(words)) for kind, words in corrected],
         [texts.album.number(image) for image in seen.images],
