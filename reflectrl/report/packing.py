@@ -68,6 +68,8 @@ MAX_ACTIONS = 24
 """Number of a menu's actions that are shown: the chosen one and the most probable others."""
 MAX_GROUPS = 8
 """Number of groups of tasks that are shown."""
+_LEAST = 0.00005
+"""Probabilities below are 0 ten-thousandths; most are, of a trained policy."""
 CUTTING = 20
 """About the number of times that a prompt is tokenized until it is cut to fit."""
 _NAME = 300
@@ -303,7 +305,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         None if advantage is None else _rounded(advantage),
         left_out,
         _ten_thousandths(rest),
-        [0 if odd < 0 else 10_000 if odd > 1 else round(10_000 * odd) for odd in odds],
+        [0 if odd < _LEAST else 10_000 if odd > 1 else round(10_000 * odd) for odd in odds],
         -1 if written is None else texts.text(written.text),
         [(kind, texts.text(words)) for kind, words in corrected],
         [texts.album.number(image) for image in seen.images],
