@@ -167,10 +167,10 @@ def report(
     absent = [str(run) for run in runs if not run.is_dir()]
     if absent:
         raise InvalidInput(f"no run folder is at {', '.join(absent)}; expected folders that 'reflectrl run' has made.")
-    from reflectrl.report import report as write
-
     gc.disable()  # the collector would go through all that is read again and again: a fifth of the time
     try:
+        from reflectrl.report import report as write
+
         say(f"report: {write(runs, out, episode=episode)}")
     finally:
         gc.enable()

@@ -34,6 +34,7 @@ MAX_NESTING = 50
 _NO_JSON = (bytes, bytearray, memoryview)
 """Types that ``msgspec`` would write as strings."""
 _PROBLEM_AND_PATH = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.DOTALL)
+_LISTS = (tuple, list)
 _LEAVES = frozenset((str, int, float, bool, bytes, NoneType))
 _Key = tuple[Any, str] | None
 """Place in a value: that of the value around it, and the rest of the path."""
@@ -108,7 +109,7 @@ def _path(key: _Key) -> str:
 
 def _check_exact(record: Any, value: Any, where: str, key: _Key = None) -> None:
     """Check recursively that each object has exactly the fields of its record."""
-    if isinstance(record, tuple | list):
+    if isinstance(record, _LISTS):
         for number, (part, given) in enumerate(zip(record, value, strict=True)):
             if part.__class__ not in _LEAVES:
                 _check_exact(part, given, where, (key, f"[{number}]"))

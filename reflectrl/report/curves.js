@@ -72,7 +72,7 @@ function addLinks(page) {
   }
 }
 
-const fileName = (name) => name.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-");
+const fileName = (name) => name.toLowerCase().match(/[\p{L}\p{N}]+/gu)?.join("-") ?? "curve";
 
 function link(words, label, file) {
   const made = document.createElement("a");

@@ -68,6 +68,8 @@ MAX_ACTIONS = 24
 """Number of a menu's actions that are shown: the chosen one and the most probable others."""
 MAX_GROUPS = 8
 """Number of groups of tasks that are shown."""
+_LEAST = 0.00005
+"""Probabilities below are 0 ten-thousandths; most are, of a trained policy."""
 CUTTING = 20
 """About the number of times that a prompt is tokenized until it is cut to fit."""
 _NAME = 300
@@ -283,11 +285,14 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         odds = ()  # the probabilities are unknown
     left_out, rest = 0, 0.0
     if len(menu) > MAX_ACTIONS:
-        ranked = sorted(range(len(menu)), key=lambda at: (at != chosen, -odds[at] if odds else at))
+        ranked = sorted(range(len(menu)), key=odds.__getitem__, reverse=True) if odds else [*range(len(menu))]
+        if chosen in ranked[MAX_ACTIONS:]:
+            ranked.remove(chosen)
+            ranked.insert(0, chosen)
         kept, others = sorted(ranked[:MAX_ACTIONS]), ranked[MAX_ACTIONS:]
-        left_out, rest = len(others), sum(odds[at] for at in others) if odds else 0.0
+        left_out, rest = len(others), sum([odds[at] for at in others]) if odds else 0.0
         chosen = kept.index(chosen) if chosen in kept else NO_MENU
-        menu, odds = tuple(menu[at] for at in kept), tuple(odds[at] for at in kept) if odds else ()
+        menu, odds = tuple([menu[at] for at in kept]), tuple([odds[at] for at in kept]) if odds else ()
     said, value = turn.reflection, turn.decision.value
     return [
         texts.text(seen.text if seen.task == goal else seen.full_text),
@@ -300,7 +305,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         None if advantage is None else _rounded(advantage),
         left_out,
         _ten_thousandths(rest),
-        [*map(_ten_thousandths, odds)],
+        [0 if odd < _LEAST else 10_000 if odd > 1 else round(10_000 * odd) for odd in odds],
         -1 if written is None else texts.text(written.text),
         [(kind, texts.text(words)) for kind, words in corrected],
         [texts.album.number(image) for image in seen.images],

@@ -203,6 +203,21 @@ def test_no_drawing_is_cut_on_a_phone(site):
             assert [box for box in boxes if box["x"] < 0 or box["x"] + box["width"] > 390] == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_links_can_be_told_apart_in_both_schemes(site, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    rules = ["color-contrast", "link-in-text-block", "link-name", "label", "button-name", "image-alt"]
+    with chromium() as browser:
+        page = browser.new_context(color_scheme=scheme, viewport={"width": 1280, "height": 900}).new_page()
+        found = []
+        for name in ("index", "tutorial", "concepts", "keys-rlft", "api-core"):
+            page.goto(f"file://{site / name}.html")
+            for fault in Axe().run(page, options={"runOnly": rules}).response["violations"]:
+                found.append((name, fault["id"], [node["html"][:100] for node in fault["nodes"][:3]]))
+        assert found == []
+
+
 def test_drawings_and_results_are_in_the_pages_and_every_environment_has_one(pages):
     for page in ("index", "concepts"):
         assert re.search(r'<div class="drawing" role="img" aria-label="[^"]{40,}"><svg', pages[page])

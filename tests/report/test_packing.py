@@ -69,6 +69,12 @@ def test_a_long_menu_keeps_the_probable_actions_and_the_chosen_one():
     assert step[9] == 17 * 200 + 19 * 100
 
 
+def test_probabilities_are_whole_ten_thousandths_from_none_to_all():
+    odds = (-0.1, 0.0, 0.000049, 0.000051, 0.0002, 0.5, 0.99996, 1.1)
+    _, _, step = only_step(episode(menu=tuple(f"go {number}" for number in range(len(odds))), odds=odds))
+    assert step[10] == [0, 0, 0, 1, 2, 5000, 10_000, 10_000]
+
+
 def test_incomplete_steps_are_packed_and_long_texts_cut():
     played = episode(odds=(), reflection=None, text="x" * 5000)
     turn = replace(played.turns[0], decision=chose(9, "right", -0.29, 0.56, ()))

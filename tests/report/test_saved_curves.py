@@ -127,6 +127,8 @@ def test_a_saved_table_is_what_is_seen(two_paces, tmp_path: Path) -> None:
     with two_paces.expect_download() as download:
         two_paces.get_by_label("save Curriculum lessons as CSV").first.click()
     assert download.value.suggested_filename == "curriculum-lessons.csv"
+    named = two_paces.locator("figure .save").evaluate_all("all => all.map(each => each.download)")
+    assert "entropy-nats-a-step.svg" in named
     download.value.save_as(tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = [*csv.reader(file)]
