@@ -139,7 +139,7 @@ def test_metrics_show_the_learning_rate_of_schedule_and_divergence_and_each_grad
     changes = {round(later / before, 6) for before, later in pairwise(factors)}
     assert factors[0] == pytest.approx(0.1)
     assert len(changes) > 1
-    assert changes <= {0.5, 1.0, 1.5}
+    assert all(change == 0.5 or 1.0 <= change <= 2.0 for change in changes)
     assert len({each.grad_norm for each in straight.iterations if each.grad_norm > 0}) == 6
 
 
@@ -298,10 +298,12 @@ def test_the_learning_rate_follows_the_divergence_relative_to_the_entropy():
     for kl in (0.009, 0.015, 0.021, 0.0):  # less than half as far, nearly as far, further, not at all
         pace.follow(kl)
         factors.append(pace.factor)
-    assert factors == pytest.approx([0.15, 0.15, 0.075, 0.1125])
-    for _ in range(20):
-        pace.follow(0.0)
-    assert pace.factor == 1
+    grown = 0.1 * math.sqrt(0.01 / 0.009)
+    assert factors == pytest.approx([grown, grown, grown / 2, grown])
+    for kl, most in ((0.0, 1), (0.001, 10), (0.0, 10)):  # while nothing is learned, the rate stays in its schedule
+        for _ in range(20):
+            pace.follow(kl)
+        assert pace.factor == most
     for _ in range(20):
         pace.follow(1.0)
     assert 0 < pace.factor < 0.02
