@@ -69,8 +69,10 @@ dialogue by telephone that says it is not was learned to 89 % in ten minutes wit
 past states, whose prompts take four times as long to learn."""
 UNTAUGHT_MEMORY = 0.2
 """Fraction as ``MEMORY`` where no expert tells: chance in the environment that was not recognised counts in it, too."""
-REMEMBERED = 2000
-"""Maximum length of the past states in a prompt, in characters."""
+REMEMBERED, UNTAUGHT_REMEMBERED = 2000, 500
+"""Maximum length of the past states in a prompt, in characters; and where no expert teaches, so that learning takes
+many episodes. In an environment of mazes that nobody tuned, 52 % of the new ones were solved after 8 minutes with 15 past
+states, and 75 % with 4."""
 LETTERS = 52
 """Maximum number of labels that are letters."""
 KNOWN, FORESEEN = 200, 0.99
@@ -222,7 +224,8 @@ def _layout(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         judged = "" if recipe.players.reflector.player == "none" else ", which the reflector judges"
         yield Chosen("prompt.history", {"steps": 1}, f"the last action{judged}")
         return
-    steps = min(seen.horizon, max(2, round(REMEMBERED / seen.characters)))
+    length = REMEMBERED if seen.taught else UNTAUGHT_REMEMBERED
+    steps = min(seen.horizon, max(2, round(length / seen.characters)))
     reason = f"in {share:.0%} of the states the text does not tell what to do, and the past may"
     if not seen.taught:
         reason = f"where texts are met again, the same action leads to something else in {share:.0%} of the cases"
