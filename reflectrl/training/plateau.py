@@ -110,7 +110,7 @@ def _hardest(scored: Sequence[Scored]) -> tuple[str | None, float]:
     kinds: dict[str, list[bool]] = defaultdict(list)
     for each in scored:
         if isinstance(each.example, ActionExample) and (menu := each.example.prompt.menu):
-            kinds[menu.actions[each.example.target].partition(" ")[0]].append(all(each.hits))
+            kinds[re.split(r"\W", menu.actions[each.example.target], maxsplit=1)[0]].append(all(each.hits))
     rates = {kind: fmean(hits) for kind, hits in kinds.items() if len(hits) >= MIN_ROWS}
     if len(rates) < 2:
         return None, 1.0
