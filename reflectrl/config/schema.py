@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,12 +47,12 @@ class BudgetSection(Section):
     chosen: dict[str, str] = {}
     """Reason of each setting that was chosen, by its dotted key; filled in by the stages."""
 
-    def deadline(self, bound: str, seconds: float) -> float:
-        """Return the reading of ``time.monotonic`` at which to end a training that should take ``seconds`` from now.
+    def deadline(self, bound: str, until: float) -> float:
+        """Return when to end a training that was planned to go on ``until`` then: ``SLACK`` of the budget later.
 
-        That is late by ``SLACK`` of the budget; never, where the recipe states the training's ``bound``.
+        Both are readings of ``time.monotonic``; ``inf`` where the recipe states the training's ``bound``.
         """
-        return math.inf if self.states(bound) else time.monotonic() + seconds + SLACK * 60 * self.minutes
+        return math.inf if self.states(bound) else until + SLACK * 60 * self.minutes
 
     def states(self, key: str) -> bool:
         """Return whether the recipe itself states ``key``, a part of it, or a section that contains it."""

@@ -46,7 +46,8 @@ def spread(tasks: Sequence[Task], most: int = COMPARED) -> list[Task]:
 def shared_starts(env: NatLangEnv, most: int = COMPARED) -> list[str]:
     """Return a sentence for each split with tasks that begin like a training task, and one on what to do.
 
-    Up to ``most`` tasks of each split are compared; none where an environment says that equal texts may differ.
+    Up to ``most`` tasks of each split are compared; none of an environment in which equal texts may mean different
+    states.
     """
     if not env.observable:
         return []

@@ -25,7 +25,7 @@ from reflectrl.core.run_files import LEDGER, MADE_AGAIN, RECIPE, STAGES
 
 VERSION = "0.2.0.dev0"
 """Version of this package."""
-FORMAT = 5
+FORMAT = 6
 """Format of the run folders and exports that this version writes and reads."""
 WRITTEN_BY = "written_by"
 """Key in ``stages.json`` and ``agent.json`` of the version that wrote the file."""

@@ -147,18 +147,23 @@ def chosen(recipe: Recipe, run: RunFolder, stage: str, tell: Callable[[str], Non
         recipe = _with(recipe, [*_layout(recipe, seen)])
         recipe = _with(recipe, [*_model(recipe, run, seen)])  # rows of a step are chosen by its max_length
         return _with(recipe, [*_data(recipe, seen), *_training(recipe, seen)])
-    left = 60 * minutes - run.seconds()
+    left = 60 * minutes - run.seconds(until=stage)
     tell(f"{max(left, 0) / 60:.1f} of {minutes:g} minutes are left; measuring the pace")
     return _with(recipe, [*_rlft(recipe, run, left, tell)])
 
 
-def bounded(recipe: Recipe, run: RunFolder, player: Player, seconds: float, tell: Callable[[str], None]) -> Recipe:
-    """Return a recipe with a bound of ``player``'s fine-tuning that fits into ``seconds``; an earlier one stays."""
-    if recipe.budget is None or all(f"sft.{name}.steps" in recipe.budget.chosen for name in _roles(player)):
+def bounded(recipe: Recipe, run: RunFolder, player: Player, until: float, tell: Callable[[str], None]) -> Recipe:
+    """Return a recipe with a bound of ``player``'s fine-tuning, which it reaches at the time ``until``.
+
+    ``until`` is a reading of ``time.monotonic``. A bound that was chosen before or is stated stays.
+    """
+    budget, keys = recipe.budget, [f"sft.{name}.{key}" for name in _roles(player) for key in ("steps", "warmup")]
+    if budget is None or all(key in budget.chosen or budget.states(key) for key in keys):
         return recipe
+    seconds = until - time.monotonic()
     whose = "both players" if player == "both" else f"the {player}"
-    tell(f"{max(seconds, 0) / 60:.1f} of {recipe.budget.minutes:g} minutes are for {whose}; measuring the pace")
-    return _with(recipe, [*_sft(recipe, run, player, seconds, tell)])
+    tell(f"{max(seconds, 0) / 60:.1f} of {budget.minutes:g} minutes are for {whose}; measuring the pace")
+    return _with(recipe, [*_sft(recipe, run, player, until, tell)])
 
 
 def _roles(player: Player) -> tuple[str, ...]:
@@ -352,25 +357,25 @@ def _warn(recipe: Recipe, tell: Callable[[str], None], needed: float, left: floa
     """Say how many minutes the least bounds take beyond those that are left, if more than a tenth of the budget."""
     minutes = 0.0 if recipe.budget is None else recipe.budget.minutes
     if (more := (needed - left) / 60) > minutes / 10:
-        tell(f"the least that is worth doing takes about {more:.1f} minutes more than are left")
+        tell(f"the least that is worth doing takes about {more:.1f} minutes more than are left for it")
 
 
-def _sft(recipe: Recipe, run: RunFolder, player: Player, left: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
-    """Choose the bound of a player's fine-tuning."""
-    began = time.monotonic()
-    seconds = seconds_per_step(recipe, run, player)
-    left -= time.monotonic() - began
-    _warn(recipe, tell, MIN_SFT_STEPS * seconds, left)
-    fit = left / seconds
-    steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
-    reason = f"{'the least' if fit < MIN_SFT_STEPS else 'at most'}: a step takes {1000 * seconds:.0f} ms"
+def _sft(recipe: Recipe, run: RunFolder, player: Player, until: float, tell: Callable[[str], None]) -> Iterator[Chosen]:
+    """Choose the bound of a player's fine-tuning, and what follows from it."""
+    steps = recipe.sft.reflector.steps if player == "reflector" else recipe.sft.policy.steps
+    if not all(_states(recipe, f"sft.{name}.steps") for name in _roles(player)):
+        seconds = seconds_per_step(recipe, run, player)
+        left = until - time.monotonic()
+        _warn(recipe, tell, MIN_SFT_STEPS * seconds, left)
+        fit = left / seconds
+        steps = round(min(max(fit, MIN_SFT_STEPS), MAX_SFT_STEPS))
+        reason = f"{'the least' if fit < MIN_SFT_STEPS else 'at most'}: a step takes {1000 * seconds:.0f} ms"
+        yield from (Chosen(f"sft.{name}.steps", steps, reason) for name in _roles(player))
     for name in _roles(player):
-        yield Chosen(f"sft.{name}.steps", steps, reason)
         yield Chosen(f"sft.{name}.warmup", round(min(WARMUP / steps, 0.1), 4), f"about {WARMUP} steps")
     policy = recipe.sft.policy
     if player == "policy" and policy.own_reflections:
-        made = policy.steps if _states(recipe, "sft.policy.steps") else steps
-        rows = math.ceil(made * policy.batch_size / (1 - policy.held_out))
+        rows = math.ceil(steps * policy.batch_size / (1 - policy.held_out))
         yield Chosen("sft.policy.max_rows", rows, "as many as are read: the reflector answers each before")
 
 

@@ -191,7 +191,7 @@ class RunFolder:
             )
 
     def forget(self, stage: str) -> None:
-        """Mark ``stage`` as not done, and discard its unfinished parts."""
+        """Mark ``stage`` as not done and of no duration, and discard its unfinished parts."""
         self._discard(stage)
         self._update(stage, {"done": False, "products": {}, **dict.fromkeys(_SECONDS, 0.0)})
 
@@ -288,11 +288,16 @@ class RunFolder:
             raise
         self._add_seconds(stage, time.monotonic() - wall, time.process_time() - cpu)
 
-    def seconds_left(self, recipe: Recipe, stage: str, share: float = 1.0) -> float:
-        """Return a ``share`` of the seconds of a budget that are left from ``stage`` on; ``inf`` without a budget."""
+    def due(self, recipe: Recipe, stage: str, began: float, share: float = 1.0) -> float:
+        """Return when ``stage``, which goes on since ``began``, has used a ``share`` of the budget that it was left.
+
+        Both are readings of ``time.monotonic``; ``inf`` without a budget.
+        """
         if recipe.budget is None:
             return math.inf
-        return share * (60 * recipe.budget.minutes - self.seconds(until=stage))
+        before = self.seconds(until=STAGES[STAGES.index(stage) - 1])
+        used = self.seconds(until=stage) - before  # by earlier starts of it
+        return began - used + share * (60 * recipe.budget.minutes - before)
 
     def seconds(self, until: str = STAGES[-1]) -> float:
         """Return the seconds that the stages up to ``until`` have taken so far."""

@@ -56,7 +56,7 @@ def preflight(recipe: Recipe, run: RunFolder, stages: Sequence[str], spending: S
         trainer_class(recipe.rlft.trainer)
     if {"gen-data", "sft"} & {*ahead}:
         _check_shares(recipe)
-    chooses = [stage for stage in ahead if stage != "eval" and not run.has_begun(stage)]
+    chooses = [stage for stage in ahead if stage != "eval"]
     if recipe.budget is not None and process_count() > 1 and chooses:
         raise InvalidInput(
             f"stage {chooses[0]!r} chooses settings by the pace of one process, but {process_count()} were started; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ WINDOW_ITERATIONS = 10
 _ENDED: Mapping[Ends | None, str] = {
     None: "",
     "iterations": "",
-    "minutes": "  ended: the minutes were over, as iterations took longer than at first",
+    "minutes": "  ended: the budget's minutes were over",
     "success_threshold": "  ended: success_threshold was reached",
     "patience": "  ended: validation rises no more (patience)",
     "expert": "  ended: validation is at the expert's level",
@@ -250,8 +251,12 @@ def train_policy(
     account: Account,
     advance: Advance,
     on_iteration: OnIteration | None = None,
+    until: float = math.inf,
 ) -> Usage:
-    """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints."""
+    """Train the policy from ``policy-sft`` (or the base) or its last checkpoint, and return the calls to endpoints.
+
+    With a budget, it is planned to take ``until`` then, a reading of ``time.monotonic``.
+    """
     if (profile := active_profile()) is not None:
         profile.iterations.clear()  # of those that a budget has timed
         if torch.cuda.is_available():
@@ -273,8 +278,7 @@ def train_policy(
         tracking(recipe, run.path, "rlft", first) as sent,
     ):
         if recipe.budget is not None:
-            left = run.seconds_left(recipe, "rlft")
-            stop.deadline, stop.least = recipe.budget.deadline("rlft.lessons.0.iterations", left), MIN_ITERATIONS
+            stop.deadline, stop.least = recipe.budget.deadline("rlft.lessons.0.iterations", until), MIN_ITERATIONS
         records = _Records(run_players, section, reflector, envs, advance, sent)
 
         def record(done: Iteration, fresh: Sequence[Trajectory]) -> None:

@@ -73,10 +73,9 @@ def _first(run: RunFolder, name: str, count: int | None) -> list[Row]:
     return read_rows(run.verified(sft_rows_file(name), "gen-data"), count)
 
 
-def reflected_rows(run: RunFolder, rows: Sequence[Row]) -> list[Row | None]:
-    """Return the reflector's row of the same state for each of the policy's ``rows``, if there is one."""
-    asked = {_place(each): each for each in _first(run, "reflector", len(rows))}  # both have rows of the same samples
-    return [asked.get(_place(row)) for row in rows]
+def reflected_rows(run: RunFolder, rows: Sequence[Row]) -> list[Row]:
+    """Return the reflector's row of the same sample for each of the policy's first ``rows``."""
+    return _first(run, "reflector", len(rows))
 
 
 def shows(row: Row, source: Row) -> bool:
@@ -84,9 +83,7 @@ def shows(row: Row, source: Row) -> bool:
     return f"{REFLECTION_CUE}{source.completion}\n" in row.prompt.said
 
 
-def with_own_reflections(
-    recipe: Recipe, run: RunFolder, rows: Sequence[Row], sources: Sequence[Row | None]
-) -> list[Row]:
+def with_own_reflections(recipe: Recipe, run: RunFolder, rows: Sequence[Row], sources: Sequence[Row]) -> list[Row]:
     """Exchange the teacher's words in ``sft.policy.own_reflections`` of the policy's rows for the trained reflector's.
 
     They are what the policy reads at play, so that it learns how far to trust them; rows whose reflection is missing or
@@ -96,7 +93,7 @@ def with_own_reflections(
     cue, chosen, players = REFLECTION_CUE, dict[int, Row](), Team(recipe, run)
     for number, (row, source) in enumerate(zip(rows, sources, strict=True)):
         drawn = rng.random() < recipe.sft.policy.own_reflections
-        if drawn and source is not None and shows(row, source):
+        if drawn and shows(row, source):
             chosen[number] = source
     reflector = frozen_reflector(recipe.players.reflector, players.frozen_model(None, "reflector"))
     numbers = sorted(chosen, key=lambda number: chosen[number].prompt.text)  # neighbours share their beginnings
@@ -111,28 +108,30 @@ def with_own_reflections(
     return found
 
 
-def _place(row: Row) -> tuple[str, int, int, bool]:
-    return row.task, row.seed, row.step, row.negative
-
-
-def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, seconds: float = math.inf) -> None:
-    """Train ``player`` from the base model and save it; a player that exists already is not trained again.
-
-    With a budget, the training should take ``seconds``.
+def check_taught(recipe: Recipe, run: RunFolder, player: Player) -> None:
+    """Check that a player whose rows show its own reflector's words has one.
 
     Raises:
-        InvalidInput: the policy is to read its own reflector's words, and the reflector is not trained yet.
+        InvalidInput: the reflector is not trained yet.
+    """
+    own = recipe.sft.policy.own_reflections if player == "policy" else 0.0
+    if own and not (run / REFLECTOR).is_dir():
+        raise InvalidInput(
+            f"sft.policy.own_reflections={own:g}, but {run / REFLECTOR} is not trained yet; fine-tune the reflector "
+            "first, or both players with one command."
+        )
+
+
+def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, until: float = math.inf) -> None:
+    """Train ``player`` from the base model and save it; a player that exists already is not trained again.
+
+    With a budget, it is planned to take ``until`` then, a reading of ``time.monotonic``. Raises as ``check_taught``.
     """
     folder = run / wanted_players(recipe)[player]
     checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
-        own = recipe.sft.policy.own_reflections if player == "policy" else 0.0
-        if own and not (run / REFLECTOR).is_dir():
-            raise InvalidInput(
-                f"sft.policy.own_reflections={own:g}, but {run / REFLECTOR} is not trained yet; fine-tune the "
-                "reflector first, or both players with one command."
-            )
-        _train(recipe, run, player, advance, folder, checkpoints, seconds)
+        check_taught(recipe, run, player)
+        _train(recipe, run, player, advance, folder, checkpoints, until)
     if is_main_process():
         shutil.rmtree(checkpoints, ignore_errors=True)  # only needed if a process is killed before the player is saved
     wait_for_all()
@@ -145,7 +144,7 @@ def _train(
     advance: Advance,
     folder: Path,
     checkpoints: Path,
-    seconds: float,
+    until: float,
 ) -> None:
     section = recipe.sft.reflector if player == "reflector" else recipe.sft.policy
     seen: dict[str, SFTProgress] = {}
@@ -167,7 +166,7 @@ def _train(
         whole_weights(fine_tune(recipe, run, player, checkpoints)[0].model)
         return
     with tracking(recipe, run.path, f"sft-{player}", first) as sent:
-        lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked, seconds=seconds)
+        lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked, until=until)
     save_model(lm, folder, whole_weights(lm.model))
     advance(summary.steps, summary.steps, _note(summary, section))
 
@@ -181,19 +180,19 @@ def fine_tune(
     on_check: Callable[[Mapping[str, Sequence[SFTProgress]]], None] | None = None,
     *,
     check_lengths: bool = True,
-    seconds: float = math.inf,
+    until: float = math.inf,
 ) -> tuple[LanguageModel, SFTSummary]:
     """Return ``player``'s model, trained from its base with checkpoints in a folder, and what its training was like.
 
-    With a budget, it should take ``seconds``.
+    With a budget, it is planned to take ``until`` then, a reading of ``time.monotonic``.
     """
-    rows, doubtful = training_rows(recipe, run, player), frozenset[int]()
-    unlike = recipe.data.reflection_dropout or recipe.sft.policy.own_reflections
-    if player == "policy" and recipe.players.reflector.player != "none" and unlike:
+    rows, unlike_play = training_rows(recipe, run, player), frozenset[int]()
+    own = recipe.sft.policy.own_reflections
+    if player == "policy" and recipe.players.reflector.player != "none" and (recipe.data.reflection_dropout or own):
         sources = reflected_rows(run, rows)
-        doubtful = frozenset(n for n, source in enumerate(sources) if source and not shows(rows[n], source))
-    if player == "policy" and recipe.sft.policy.own_reflections and (run / REFLECTOR).is_dir():  # else a pace is timed
-        rows = with_own_reflections(recipe, run, rows, sources)
+        unlike_play = frozenset(number for number, source in enumerate(sources) if not shows(rows[number], source))
+        if own and (run / REFLECTOR).is_dir():  # there is none where `estimate` times a step
+            rows = with_own_reflections(recipe, run, rows, sources)
         release_memory()  # of the reflector, before the policy takes its place
     run_players = Team(recipe, run)
     role = "reflector" if player == "reflector" else "policy"
@@ -213,7 +212,7 @@ def fine_tune(
 
     with gentle_stops(tell_user if is_main_process() else lambda _: None) as stop:
         if recipe.budget is not None:
-            stop.deadline, stop.least = recipe.budget.deadline(f"sft.{role}.steps", seconds), MIN_SFT_STEPS
+            stop.deadline, stop.least = recipe.budget.deadline(f"sft.{role}.steps", until), MIN_SFT_STEPS
         summary = train_sft(
             lm,
             rows,
@@ -223,7 +222,7 @@ def fine_tune(
             max_length=base.max_length,
             max_new_tokens=limits,
             drop_long_rows=recipe.sft.drop_long_rows,
-            unchecked=doubtful,
+            unchecked=unlike_play,
             output_dir=checkpoints,
             seed=derive_seed(recipe.seed, "sft", player),
             action_mode=recipe.prompt.action_mode,
@@ -250,7 +249,7 @@ def _note(summary: SFTSummary, section: SFTPlayerSection) -> str:
     if not summary.best:
         few = "; too few to hold any out" if section.held_out else ""
         return f"{trained}{few}"
-    end = {"bound": "its bound", "minutes": "the end of its minutes", "plateau": "a plateau"}[summary.ended]
+    end = {"bound": "its bound", "minutes": "the end of the budget's minutes", "plateau": "a plateau"}[summary.ended]
     losses = ", ".join(f"{each.held_out_loss:.3f}" for each in summary.best.values())
     [step] = {each.step for each in summary.best.values()}
     return (

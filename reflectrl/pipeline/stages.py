@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +45,8 @@ class _Job:
     spending: Spending
     reporter: Reporter
     on_iteration: OnIteration | None = None
+    began: float = 0.0
+    """Reading of ``time.monotonic`` when the present stage began."""
 
 
 def run_stages(
@@ -106,14 +107,17 @@ def _see_one_gpu() -> None:
 
 def _run_stage(job: _Job, stage: str) -> None:
     began = clocks()
+    job.began = began[0]
     if job.recipe.budget is not None and not job.run.has_begun(stage):
         from reflectrl.pipeline.auto import chosen
 
         job.recipe = chosen(job.recipe, job.run, stage, lambda text: job.reporter.line(labelled(stage, text)))
     recipe, run = job.recipe, job.run
     nobody_trained = stage == "eval" and {*recipe.eval.policies} <= {"random", "expert"}
-    for earlier in () if nobody_trained else STAGES[: STAGES.index(stage)]:
+    for earlier in STAGES[: STAGES.index(stage)]:
         run.check(recipe, earlier)
+        if nobody_trained:
+            continue
         if earlier == "rlft" and recipe.rlft is None and not run.is_done(earlier):
             _run_stage(job, earlier)  # it has nothing to do, so it runs without a request
         needed = earlier != "rlft" or "rlft" in recipe.eval.policies
@@ -226,7 +230,7 @@ def _teaching_players(job: _Job, account: Account) -> Team | None:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.sft_stage import SFT_SHARE, train_player, wanted_players
+    from reflectrl.pipeline.sft_stage import SFT_SHARE, check_taught, train_player, wanted_players
 
     wanted = wanted_players(job.recipe)
     chosen = [player for player in wanted if player == "both" or player in job.sft_players]  # both: one model
@@ -235,22 +239,22 @@ def _sft(job: _Job) -> bool:
             f"sft of {', '.join(job.sft_players)} was asked for, which recipe {job.recipe.name!r} does not train; it "
             f"trains: {', '.join(wanted)}."
         )
-    began = time.monotonic()
     for player in chosen:
         share = SFT_SHARE * ([*wanted].index(player) + 1) / len(wanted)
-        seconds = job.run.seconds_left(job.recipe, "sft", share) + began - time.monotonic()  # and what others left
+        until = job.run.due(job.recipe, "sft", job.began, share)  # what the reflector leaves is the policy's
         if job.recipe.budget is not None and not (job.run / wanted[player]).is_dir():
-            job.recipe = _bounded(job, player, seconds)
+            check_taught(job.recipe, job.run, player)
+            job.recipe = _bounded(job, player, until)
         with job.reporter.stage(f"sft {player}") as advance:
-            train_player(job.recipe, job.run, player, advance, seconds)
+            train_player(job.recipe, job.run, player, advance, until)
     return all((job.run / folder).is_dir() for folder in wanted.values())
 
 
-def _bounded(job: _Job, player: Player, seconds: float) -> Recipe:
+def _bounded(job: _Job, player: Player, until: float) -> Recipe:
     """Return the recipe with a bound of ``player``'s fine-tuning, as the run folder keeps it."""
     from reflectrl.pipeline.auto import bounded
 
-    recipe = bounded(job.recipe, job.run, player, seconds, lambda text: job.reporter.line(labelled("sft", text)))
+    recipe = bounded(job.recipe, job.run, player, until, lambda text: job.reporter.line(labelled("sft", text)))
     if recipe != job.recipe:
         job.run.begin(recipe, "sft")
     return recipe
@@ -265,7 +269,8 @@ def _rlft(job: _Job) -> bool:
         return True
     with job.reporter.stage("rlft") as advance:
         account = open_account(job.recipe, job.run.path, job.spending.max_cost, processes=process_count())
-        usage = train_policy(job.recipe, section, job.run, account, advance, job.on_iteration)
+        until = job.run.due(job.recipe, "rlft", job.began)
+        usage = train_policy(job.recipe, section, job.run, account, advance, job.on_iteration, until)
     _report_calls(job, usage, account.spent)
     return True
 

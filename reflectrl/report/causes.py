@@ -54,7 +54,7 @@ RISE = 0.03
 EXPLAINED = 0.1
 """Maximum share of the variance of returns that the value head explains in a group of tasks."""
 REPEATED_ROWS = 4
-"""Number of rows for each state that they show, from which more rows would hardly show others."""
+"""Number of rows for each prompt among them, from which more rows would hardly show others."""
 OUT_OF_TIME = 0.5
 """Minimum share of the episodes that the horizon ends."""
 
@@ -183,9 +183,9 @@ def _cut(of: Evidence) -> Cause | None:
 def _not_imitated(of: Evidence) -> Cause | None:
     """The policy does not imitate the expert."""
     best = min(of.run.sft.get("policy", ()), key=lambda check: check.held_out_loss, default=None)
-    if best is None or _ambiguous(of):  # then no player can
+    if best is None or (best.accuracy >= IMITATED and best.hardest_accuracy >= HARDEST):
         return None
-    if best.accuracy >= IMITATED and best.hardest_accuracy >= HARDEST:
+    if _ambiguous(of):  # then no player can
         return None
     kind = f", {_percent(best.hardest_accuracy)} of those of the kind {best.hardest!r}" if best.hardest else ""
     return Cause(
@@ -211,7 +211,7 @@ def _bounded(of: Evidence, player: str) -> bool:
 def _shown(of: Evidence) -> str:
     """Return what would show further states: more rows, or more tasks where rows repeat."""
     rows = of.reflector_rows
-    few = len(rows) <= REPEATED_ROWS * len({place_of(row.prompt) for row in rows})
+    few = len(rows) <= REPEATED_ROWS * len({row.prompt for row in rows})
     return "`data.samples`" if few else "the environment's training tasks"
 
 

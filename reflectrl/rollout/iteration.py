@@ -112,6 +112,7 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> EpisodeMetrics:
 
 
 SFTEnds: TypeAlias = Literal["bound", "minutes", "plateau"]
+"""What ends a fine-tuning: its bound, the minutes of the budget, or that held-out rows hardly improve."""
 Ends: TypeAlias = Literal["iterations", "minutes", "success_threshold", "patience", "expert"]
 """What ends a lesson of the curriculum."""
 
@@ -229,7 +230,7 @@ class Iteration(SeatMeans, EpisodeMeans, IterationPlace):
     """Success rate of the sampled validation episodes by group of tasks; empty without a validation or groups."""
     ended: Ends | None = None
     """In the last iteration of a lesson: what ended it. expert: sampled validation reached the expert's level; minutes:
-    iterations took longer than the one that a budget timed."""
+    those of the budget were over."""
     env_steps: int = metric("rollout/env_steps")
     """Number of environment steps since the start of training, over all processes."""
 
@@ -277,10 +278,10 @@ class SFTProgress:
     """Fraction of the words of the held-out texts that are the most probable ones after the teacher's words before
     them; ``None`` for a policy that writes nothing."""
     hardest: str | None = None
-    """First word of the kind of actions that a policy chooses least often where the target is one of them; ``None``
-    unless held-out rows show two kinds often."""
+    """First word of the targets that a policy gets right least often; ``None`` unless held-out rows show targets of two
+    kinds, each often."""
     hardest_accuracy: float = 1.0
-    """The accuracy where the target is such an action; 1 without such a kind."""
+    """Accuracy on these targets; 1 if there are none."""
     ended: SFTEnds | None = None
     """In the last check: what ended the training."""
 

@@ -93,9 +93,9 @@ class Curriculum:
                     f"now it is {now[0]!r} with {now[1]}: give the lessons that have ended as they were, and add one."
                 )
 
-    def end_lesson(self) -> None:
-        """Continue with the next lesson."""
-        self.index += 1
+    def end_lesson(self, *, last: bool = False) -> None:
+        """Continue with the next lesson, or end after this one, if it is to be the ``last``."""
+        self.index = len(self.lessons) if last else self.index + 1
         self.successes = []
         self.failures = {}
 

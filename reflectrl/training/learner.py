@@ -104,7 +104,8 @@ FIRST_PACE, SLOWER, FASTER, SLOWEST, FASTEST = 0.1, 0.5, 2.0, 1 / 64, 10.0
 factor. A policy that finds its way through mazes that nobody tuned, without a teacher, succeeded in 31 % of new ones
 after 23 iterations with factors of at most 1, whose divergence was a tenth of the limit, and in 51 % with up to 10."""
 STILL = 0.02
-"""Divergence, as a fraction of the limit, up to which the factor does not grow beyond 1."""
+"""Divergence, as a fraction of the limit, up to which the factor does not grow beyond 1: while nothing is rewarded,
+small divergences say nothing about how far an update moves the policy once something is."""
 
 
 class Pace:
@@ -140,7 +141,7 @@ class Pace:
             self.factor = max(self.factor * SLOWER, SLOWEST)
         elif mean < self._limit / 2:
             wanted = math.sqrt(self._limit / 2 / mean) if mean > 0 else FASTER  # KL grows with the square of the rate
-            learns = mean > STILL * self._limit  # else the first reward would find a rate that nothing has tried
+            learns = mean > STILL * self._limit
             self.factor = min(self.factor * min(wanted, FASTER), FASTEST if learns else max(self.factor, 1.0))
 
     def _mean(self, number: float) -> float:

@@ -35,7 +35,7 @@ from reflectrl.training.sharding import save_whole
 
 MIN_ROWS, MAX_ROWS = 16, 256
 """Number of held-out rows that a check reads: with fewer, nothing is held out, because the best weights would be chosen
-by chance. A kind of actions is reported with as many as the former."""
+by chance. A kind of actions is reported where there are ``MIN_ROWS`` of it."""
 _BEST, _STATE = "best.safetensors", "plateau.json"
 
 MIN_GROUPS = 20
@@ -110,7 +110,9 @@ def _hardest(scored: Sequence[Scored]) -> tuple[str | None, float]:
     kinds: dict[str, list[bool]] = defaultdict(list)
     for each in scored:
         if isinstance(each.example, ActionExample) and (menu := each.example.prompt.menu):
-            kinds[re.split(r"\W", menu.actions[each.example.target], maxsplit=1)[0]].append(all(each.hits))
+            action = menu.actions[each.example.target]
+            word = re.search(r"\w+", action)
+            kinds[action if word is None else word[0]].append(all(each.hits))
     rates = {kind: fmean(hits) for kind, hits in kinds.items() if len(hits) >= MIN_ROWS}
     if len(rates) < 2:
         return None, 1.0
@@ -253,6 +255,7 @@ class Plateau:
         if not PartialState().is_main_process:
             return
         state = {"history": encode(self.history), "trained": self._trained, "reached": self._reached}
+        state["ended_late"] = self._steps if self._late else None
         (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
 
     def read_state(self, folder: Path) -> None:
@@ -263,6 +266,8 @@ class Plateau:
             for player, records in state["history"].items()
         }
         self._trained, self._reached = state["trained"], state["reached"]
+        if state["ended_late"] is not None:
+            self.end(state["ended_late"])
         if (folder / _BEST).exists():
             self._weights = load_file(folder / _BEST)
         self._tell()

@@ -329,7 +329,7 @@ class ReflectRLTrainer(Drawn):
                 started |= checks.play(self._collector, self._gather, self.iteration)
             ended = ended or checks.ends
         if ended:
-            self.curriculum.end_lesson()
+            self.curriculum.end_lesson(last=ended == "minutes")
             if not self.curriculum.finished:
                 self.replay.clear()  # its episodes are samples of another distribution than those of the next lesson
             self._collector.close()

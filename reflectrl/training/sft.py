@@ -50,7 +50,7 @@ from reflectrl.training.learner import (
     read_optimizer,
     write_optimizer,
 )
-from reflectrl.training.plateau import OnCheck, Plateau, held_out_rows
+from reflectrl.training.plateau import MIN_ROWS, OnCheck, Plateau, held_out_rows
 from reflectrl.training.sft_examples import (
     ActionExample,
     Example,
@@ -114,7 +114,8 @@ def train_sft(
         max_length: maximum length of a prompt with its completion, in tokens; longer prompts are cut as in rollouts.
         max_new_tokens: by player, number of tokens that a prompt leaves free for the player's text, as in rollouts.
         drop_long_rows: leave out rows that do not fit even when cut, instead of refusing them.
-        unchecked: numbers of rows on which nothing is checked, as they show what no player reads at play.
+        unchecked: numbers of rows that show what no player reads at play; held-out rows are checked without them, if
+            enough are left.
         output_dir: folder of the checkpoints; it may be removed once the model is saved elsewhere.
         seed: seed of the order of rows, and of dropout.
         action_mode: form of the policy's answers.
@@ -145,7 +146,8 @@ def train_sft(
     trained, checked = (
         [number for number in part if number in encoded] for part in held_out_rows(rows, section.held_out, seed)
     )
-    checked = [number for number in checked if number not in unchecked]
+    as_at_play = [number for number in checked if number not in unchecked]
+    checked = as_at_play if len(as_at_play) >= MIN_ROWS else checked
     if not trained:  # what was held out is all that fits
         trained, checked = checked, []
     examples, held_out = ([each for number in part for each in encoded[number]] for part in (trained, checked))
@@ -246,7 +248,7 @@ class _Steps(TrainerCallback):
         self.done += 1
         plateau, trainer = self._plateau, self._trainer
         plateau.add(trainer.losses)
-        if self._stop.late(self.done):
+        if self.done < plateau.last_step and self._stop.late(self.done):
             plateau.end(self.done)
         if plateau.due(self.done):
             plateau.check(self.done, trainer.scored(plateau.examples))

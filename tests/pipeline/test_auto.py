@@ -24,6 +24,7 @@ from reflectrl.pipeline import run_stages
 from reflectrl.pipeline.auto import MAX_SFT_STEPS, bounded, recurring
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
+from reflectrl.pipeline.sft_stage import fine_tune
 from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
@@ -100,25 +101,33 @@ def test_measuring_takes_its_time_out_of_the_budget(trained):
     assert RunFolder(path).seconds() > 0.9 * seconds
 
 
-def test_a_training_ends_soon_after_the_minutes_that_were_given(trained):
+def test_a_training_ends_soon_after_the_minutes_that_were_given(trained, tmp_path):
     run, kept = RunFolder(trained[0]), load_saved_recipe(trained[0] / RECIPE)
-    left = [run.seconds_left(kept, stage) for stage in ("gen-data", "sft", "rlft")]
-    assert 60 * kept.budget.minutes > left[0] > left[1] > left[2]
-    assert run.seconds_left(kept, "gen-data", 0.5) == left[0] / 2
+    before, used = run.seconds(until="gen-data"), run.seconds(until="sft") - run.seconds(until="gen-data")
+    for share in (0.3, 1.0):
+        expected = 1000 - used + share * (60 * kept.budget.minutes - before)
+        assert run.due(kept, "sft", 1000, share) == pytest.approx(expected)
     bound = "rlft.lessons.0.iterations"
-    assert kept.budget.deadline(bound, 10) - time.monotonic() == pytest.approx(10 + 6 * kept.budget.minutes, abs=1)
+    assert kept.budget.deadline(bound, 10) == 10 + 6 * kept.budget.minutes
     assert recipe("corridor:Hall", f"{bound}=7").budget.deadline(bound, 10) == math.inf
+    policy = kept.sft.policy.model_copy(update={"steps": 300})
+    longer = kept.model_copy(update={"sft": kept.sft.model_copy(update={"policy": policy})})
+    _, summary = fine_tune(longer, run, "policy", tmp_path, until=time.monotonic() - 60)
+    assert (summary.steps, summary.ended) == (MIN_SFT_STEPS, "minutes")
 
 
 def test_a_player_s_bound_is_chosen_once_from_the_time_that_it_has(trained):
     run, kept = RunFolder(trained[0]), load_saved_recipe(trained[0] / RECIPE)
-    assert bounded(kept, run, "policy", 1e9, print) == kept
+    assert bounded(kept, run, "policy", math.inf, print) == kept
     open_ones = {key: reason for key, reason in kept.budget.chosen.items() if not key.startswith("sft.policy.")}
     before = kept.model_copy(update={"budget": kept.budget.model_copy(update={"chosen": open_ones})})
     told = []
-    steps = [bounded(before, run, "policy", seconds, told.append).sft.policy.steps for seconds in (0.0, 1e9)]
+    steps = [bounded(before, run, "policy", until, told.append).sft.policy.steps for until in (0.0, 1e12)]
     assert steps == [MIN_SFT_STEPS, MAX_SFT_STEPS]
     assert told[0] == "0.0 of 0.1 minutes are for the policy; measuring the pace"
+    stated = bounded(load_recipe(before, ["sft.policy.steps=2000"]), run, "policy", 0.0, told.append)
+    assert (stated.sft.policy.steps, stated.sft.policy.warmup) == (2000, 0.05)
+    assert bounded(stated, run, "policy", 1e12, print) == stated
 
 
 def test_minutes_that_are_too_few_are_told_before_they_are_over(tmp_path):

@@ -277,10 +277,12 @@ def test_other_reflectors_need_a_policy_that_was_trained_with_one():
             recipe("eval.reflectors=[{name: x, run: a}]", change)
 
 
-def test_chance_and_the_expert_are_measured_before_any_training_and_again_after_it(tmp_path: Path) -> None:
+def test_chance_and_the_expert_are_measured_before_any_training_and_again_after_it(other: Path, tmp_path: Path) -> None:
     play_stages(recipe("eval.policies=[random, expert]", "eval.episodes=20"), tmp_path, "eval")
     first = {row.policy: row.metrics.success for row in rows_of(tmp_path)}
     assert first["random"] < first["expert"] == 1
+    with pytest.raises(InvalidInput, match="begun with other inputs"):
+        play_stages(recipe("eval.policies=[random]", "seed=9"), other, "eval")
     assert "evaluating again" in play_stages(recipe("eval.episodes=20"), tmp_path, *STAGES)
     assert {row.policy for row in rows_of(tmp_path)} == {"random", "rlft"}
 

@@ -255,7 +255,10 @@ def test_a_policy_that_does_not_imitate_is_named(tmp_path: Path) -> None:
     settled = ended(tmp_path / "pretrained", SILENT, "model.builtin={layers: 2, width: 64, heads: 2, pretrained: true}")
     write_jsonl(settled / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended="plateau")])
     assert found(settled)[0].remedy == "more of `data.samples`"
-    repeated = taught(tmp_path / "repeated", "first", "prompt.history={steps: 4, show: transitions}")
+    source = taught(tmp_path / "source", "first", "prompt.history={steps: 4, show: transitions}")
+    repeated = ended(tmp_path / "repeated", SILENT)
+    for player in ("reflector", "policy"):
+        write_rows(repeated / "sft" / f"{player}.jsonl", read_rows(source / "sft" / f"{player}.jsonl") * 5)
     write_jsonl(repeated / "sft" / "policy-training.jsonl", [*lines[:-1], replace(lines[-1], ended="plateau")])
     assert found(repeated)[0].remedy.startswith("more of the environment's training tasks")
     good = replace(lines[-1], held_out_loss=0.1)
