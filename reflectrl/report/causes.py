@@ -144,9 +144,8 @@ def _untaught_starts(of: Evidence) -> Cause | None:
 
 def _ambiguous(of: Evidence) -> Cause | None:
     """The prompt does not tell what to do."""
-    differing = ambiguous_share(
-        of, lambda prompt: prompt
-    )  # the reflector's prompt is the state without the teacher's words
+    # the reflector's prompt is the state without the teacher's words
+    differing = ambiguous_share(of, lambda prompt: prompt)
     if differing is None or differing < AMBIGUOUS:
         return None
     return Cause(

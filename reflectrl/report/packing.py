@@ -305,7 +305,7 @@ def _step(turn: Turn, goal: str, advantage: float | None, texts: _Texts) -> list
         None if advantage is None else _rounded(advantage),
         left_out,
         _ten_thousandths(rest),
-        [0 if odd < _LEAST else 10_000 if odd > 1 else round(10_000 * odd) for odd in odds],
+        [0 if odd < _LEAST else _ten_thousandths(odd) for odd in odds],
         -1 if written is None else texts.text(written.text),
         [(kind, texts.text(words)) for kind, words in corrected],
         [texts.album.number(image) for image in seen.images],
