@@ -14,6 +14,7 @@ from trained_runs import play_stages
 from warm_processes import run_command
 
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.origin import FORMAT
 from reflectrl.pipeline import STAGES, run_stages
 from reflectrl.pipeline.folder import RunFolder
 
@@ -144,9 +145,10 @@ LEDGERS = {
     "not text": b"\xff\xfe",
     "deep": b"[" * 10**5,
     "a list": b"[]",
-    "an entry without done": b'{"written_by": {"format": 5}, "gen-data": {"inputs": {}}}',
-    "inputs that are a list": b'{"written_by": {"format": 5}, "gen-data": {"done": true, "inputs": ["seed"]}}',
-    "another stage": b'{"written_by": {"format": 5}, "gen-data": {"done": true, "inputs": {}}, "deploy": 7}',
+    "an entry without done": b'{"written_by": {"format": %d}, "gen-data": {"inputs": {}}}' % FORMAT,
+    "inputs that are a list": b'{"written_by": {"format": %d}, "gen-data": {"done": true, "inputs": ["seed"]}}'
+    % FORMAT,
+    "another stage": b'{"written_by": {"format": %d}, "gen-data": {"done": true, "inputs": {}}, "deploy": 7}' % FORMAT,
 }
 
 
