@@ -63,6 +63,22 @@ def test_an_expert_reaches_what_its_docstring_claims_and_random_play_does_not(na
     assert success(env, 100, at_random()) < 0.5
 
 
+def towards_the_bells(env: NatLangEnv) -> str:
+    """Return an untried way, best towards the bells, else the way back, else the one that was tried first."""
+    text, ways = env.observation.text, [action.removeprefix("go ") for action in env.observation.actions]
+    found = [re.search(rf"{said} ([a-z, ]+)\.", text) for said in ("once went", "came from the", "ring in the")]
+    gone, came, bells = (each[1] if each else "" for each in found)
+    fresh = [way for way in ways if way not in gone and way != came]
+    back = [came] if came and came not in gone else []
+    return "go " + [*(way for way in fresh if way in bells), *fresh, *back, *gone.split(", ")][0]
+
+
+def test_a_player_without_memory_finds_out_of_the_maze_as_often_as_is_claimed():
+    env = make_env(suite_envs.target("hedge_maze"))
+    assert success(env, 100, towards_the_bells) >= REFERENCES["hedge_maze"][0]
+    assert success(env, 100, at_random()) < 0.5
+
+
 def row(policy: str, value: float, reflections: str = "local", mode: str = "sampled", group: str = "") -> EvalRow:
     rest = {field: 0 for field in EpisodeMetrics.__dataclass_fields__}
     return EvalRow(policy, reflections, mode, "test", 48, "", EpisodeMetrics(**{**rest, "success": value}), group)
