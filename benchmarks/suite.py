@@ -31,10 +31,7 @@ from reflectrl.report.runs import RunData, read_runs
 
 REFERENCES: Mapping[str, tuple[float, str]] = {
     "bandit_rooms": (1.0, "planning: the right door of each room is fixed"),
-    "hedge_maze": (
-        0.96,
-        "play: untried ways, best towards the bells; tests/benchmarks plays it",
-    ),
+    "hedge_maze": (0.96, "play: untried ways, best towards the bells; tests/benchmarks plays it"),
     "ice": (1.0, "planning: a way around the holes has six steps"),
     "levers": (1.0, "planning: the signs say what to pull"),
     "number_hunt": (1.0, "planning: halving finds one of 15 numbers with four guesses"),

@@ -71,8 +71,8 @@ UNTAUGHT_MEMORY = 0.2
 """Fraction as ``MEMORY`` where no expert tells: chance in the environment that was not recognised counts in it, too."""
 REMEMBERED, UNTAUGHT_REMEMBERED = 2000, 500
 """Maximum length of the past states in a prompt, in characters; and where no expert teaches, so that learning takes
-many episodes. Of new mazes in an environment that nobody tuned, 52 % were solved after 8 minutes with 15 past states,
-and 75 % with 4."""
+many episodes. Of the new mazes of one environment, 52 % were solved after 8 minutes with 15 past states, and 75 % with
+4."""
 LETTERS = 52
 """Maximum number of labels that are letters."""
 KNOWN, FORESEEN = 200, 0.99

@@ -101,8 +101,8 @@ def parameter_groups(
 
 FIRST_PACE, SLOWER, FASTER, SLOWEST, FASTEST = 0.1, 0.5, 2.0, 1 / 64, 10.0
 """First factor of a learning rate that follows the divergence, by how much it changes, and the least and the greatest
-factor. A policy that finds its way through mazes that nobody tuned, without a teacher, succeeded in 31 % of new ones
-after 23 iterations with factors of at most 1, whose divergence was a tenth of the limit, and in 51 % with up to 10."""
+factor. In an environment of mazes without a teacher, 31 % of new ones were solved after 8 minutes with factors of at
+most 1, with which the divergence was a tenth of the limit, and 52 % with factors of up to 10."""
 STILL = 0.02
 """Divergence, as a fraction of the limit, up to which the factor does not grow beyond 1: while nothing is rewarded,
 small divergences say nothing about how far an update moves the policy once something is."""
