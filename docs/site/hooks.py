@@ -45,7 +45,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put drawings into the page itself, where their colours follow the reader's choice of light and dark."""
+    """Put drawings into the page itself, where their colours follow the reader's choice of light and dark.
+
+    An empty corner of a table is no heading, which a screen reader would announce.
+    """
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
     return DRAWING.sub(lambda found: drawing(ROOT / "docs" / found[2], found[1]), html)
 
 
