@@ -14,7 +14,7 @@ import reflectrl
 from reflectrl.cli import agents, doctor, envs, explore, play, recipes, reports, stage_commands
 from reflectrl.cli.agents import Key, ServedAs, check_names, read_key
 from reflectrl.cli.envs import read_options
-from reflectrl.cli.shared import Host, Port, complete_env
+from reflectrl.cli.shared import ENV_NAMES, Host, Port, complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput
 
@@ -23,7 +23,7 @@ env = typer.Typer(help="Serve or export an environment.", no_args_is_help=True)
 
 @env.command("serve")
 def serve(
-    name: Annotated[str, typer.Argument(help="Registered environment.", autocompletion=complete_env)],
+    name: Annotated[str, typer.Argument(help=ENV_NAMES, autocompletion=complete_env)],
     options: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of the environment, e.g. stage=pickup.")
     ] = None,

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 import reflectrl
-from reflectrl.cli.shared import complete_env
+from reflectrl.cli.shared import ENV_NAMES, complete_env
 from reflectrl.cli.terminal import say
 from reflectrl.core import InvalidInput, check_env, env_names, make_env
 from reflectrl.core.files import in_one_move
@@ -27,7 +27,7 @@ from reflectrl.core.text import shown
 
 
 def check(
-    name: Annotated[str | None, typer.Argument(help="Registered environment.", autocompletion=complete_env)] = None,
+    name: Annotated[str | None, typer.Argument(help=ENV_NAMES, autocompletion=complete_env)] = None,
     options: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of the environment, e.g. stage=pickup.")
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reflectrl.cli.shared import AllowedHosts, check_belongs, complete_env, complete_run, only_one
+from reflectrl.cli.shared import ENV_NAMES, AllowedHosts, check_belongs, complete_env, complete_run, only_one
 from reflectrl.cli.terminal import warn
 from reflectrl.core import InvalidInput
 from reflectrl.core.errors import PlayerLeft
@@ -29,7 +29,7 @@ def play(
         list[str] | None,
         typer.Argument(
             metavar="[ENV] [KEY=VALUE]...",
-            help="Registered environment and its options; default: those of --run.",
+            help=f"{ENV_NAMES} Default: that of --run, with its options.",
             autocompletion=complete_env,
         ),
     ] = None,

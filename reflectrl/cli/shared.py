@@ -41,6 +41,9 @@ def complete_env(incomplete: str) -> list[str]:
     return [name for name in env_names() if name.startswith(incomplete)]
 
 
+ENV_NAMES = "package.module:Class, a name of 'check-env --list', or gymnasium:, openenv: or verifiers:NAME."
+"""Help on what names an environment."""
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_run)]
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", autocompletion=complete_run)]
 TextOrJson = Annotated[Literal["text", "json"], typer.Option("--format", help="Form of the output.")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reflectrl.cli.shared import Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
+from reflectrl.cli.shared import ENV_NAMES, Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput, WorkFailed
 from reflectrl.core.profile import profiling
@@ -246,10 +246,7 @@ def _show_trials(tried: Sequence[Tried], folder: Path, keys: Sequence[str]) -> N
 def train(
     env: Annotated[
         str,
-        typer.Argument(
-            metavar="ENV",
-            help="package.module:Class, a name of 'check-env --list', or gymnasium:, openenv: or verifiers:NAME.",
-        ),
+        typer.Argument(metavar="ENV", help=ENV_NAMES),
     ],
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all stages together.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,

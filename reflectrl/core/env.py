@@ -68,8 +68,7 @@ _ADVICE = "fix it, or set env.workers to 1 or more, so that a run survives failu
 
 
 @cache
-def _takes_previous(reflection: Callable[..., str | None]) -> bool:
-    """Return whether an author's ``reflection`` takes the reflection of the step before."""
+def _carries(reflection: Callable[..., str | None]) -> bool:
     return "previous" in inspect.signature(reflection).parameters
 
 
@@ -303,6 +302,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """Number of actions played in this episode."""
         return len(self._actions)
 
+    @property
+    def carries(self) -> bool:
+        """Whether ``reflection`` takes the reflection of the step before."""
+        return _carries(type(self).reflection)
+
     def hints(self, previous: str | None = None) -> Hints:
         """Return everything that the expert knows about the current state.
 
@@ -321,7 +325,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return self._call(self.read_thought, thought, wrong=wrong_reading, asked=True)
 
     def _hints(self, previous: str | None) -> Hints:
-        builds_on = {"previous": previous} if _takes_previous(type(self).reflection) else {}
+        builds_on = {"previous": previous} if self.carries else {}
         reflection = self.reflection(**builds_on)
         return Hints(self._advised(), reflection, self.spoiler(), self.mistaken(), phrases(self.secrets()))
 

@@ -95,7 +95,7 @@ def _game(
     history: int | History = PromptFormat.history,
 ) -> Game:
     env = make_env(name, **options)
-    header = Header(name, options, PromptFormat(env.instructions, history=history))
+    header = Header(name, options, PromptFormat(env.instructions, history=history, carry=env.carries))
     return Game(env, header, who, policy, reflecting(reflector))
 
 

@@ -56,6 +56,12 @@ def play(*arguments: object, typed: str = "") -> Done:
     return reflectrl("play", *arguments, typed=typed)
 
 
+def test_the_expert_carries_its_words_from_step_to_step() -> None:
+    """Regression: an expert that keeps notes seemed to forget them, because it was never told what it had said."""
+    shown = play("note:Note", "corridor=2", "--expert", "--task", "train-left")
+    assert re.findall(r"Door left\.", shown.out) == ["Door left."] * 4
+
+
 class Terminal:
     """A real terminal, 30 columns wide, in which the command runs."""
 
