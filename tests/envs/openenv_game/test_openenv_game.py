@@ -84,6 +84,23 @@ def test_a_game_of_textarena_is_played_in_free_text(make):
     assert (env.max_actions, info["illegal"], reward) == (0, False, 0.0)
 
 
+def test_a_subclass_gives_a_game_of_others_an_expert_and_other_rewards(make):
+    env = make("reflectrl.envs.openenv_game:Mastermind", horizon=10)
+    check_env(env)
+    for number in range(3):
+        begun(env, number)
+        guesses, over = [], False
+        while not over:
+            guesses.append(env.expert())
+            _, reward, *ends, info = env.step(guesses[-1])
+            over = any(ends)
+        assert (reward, info["success"], len({*guesses})) == (1.0, True, len(guesses))
+    begun(env)
+    env.step("[1 2 3 4]")
+    assert env.step("what?")[1:4] == (0.0, False, False)
+    assert env.step("what?")[1:4] == (0.0, True, False), "TextArena itself would pay for the digits that were found"
+
+
 def test_on_a_server_that_takes_seeds_tasks_differ_and_an_episode_can_be_copied(make):
     env = make(FAULTS)
     check_env(env)
