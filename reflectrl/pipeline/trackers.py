@@ -190,7 +190,9 @@ def _settings(name: str, folder: Path, title: str, known: str | None, recipe: Re
         plain = recipe.model_dump(mode="json")
         return {"run_name": project, "name": title, "group": group, "resume": "allow", "embed": False, "config": plain}
     if name == "aim":
-        return {"run_name": title, "logging_dir": str(folder), "run_hash": known, "experiment": group or project}
+        named = {"run_name": title, "logging_dir": str(folder), "run_hash": known, "experiment": group or project}
+        # what it captures of stdout ends in a recursion at the second stage of a process
+        return {**named, "capture_terminal_logs": False, "system_tracking_interval": None}
     if name == "mlflow":
         named = {"group": group} if group else {}
         return {"experiment_name": project, "run_name": title, "run_id": known, "tags": named | dict.fromkeys(tags, "")}
