@@ -408,7 +408,8 @@ SURVEYED = 48
 KL_OF_ENTROPY = 0.05
 """``kl_of_entropy`` that a budget chooses. Without it, a policy that solved all validation tasks of an environment that
 nobody tuned won 77 % of the next iteration's episodes, and one of the suite's mastermind solved 81 % after 80
-iterations; with it, both still solve all."""
+iterations; with it, both still solve all. A policy that writes the codes of a Mastermind fell from 94 to 26 % in three
+iterations without it."""
 UNIT = (0.2, 5.0)
 """Standard deviations of returns between which rewards need no scaling."""
 

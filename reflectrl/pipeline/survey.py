@@ -74,6 +74,8 @@ class Survey:
     """Seconds of the environment for a step, with the expert's hints where it has them."""
     seconds_to_make: float
     """Seconds for making an environment."""
+    carries: bool = False
+    """Whether the expert's reflections build on those of the step before."""
     by_chance: float = 0.0
     """Of the steps whose action led to something else from an equal text, the fraction that other draws alone change; 0
     where the environment says that equal texts may hide different states."""
@@ -225,6 +227,7 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
     made = min(_seconds_to_make(recipe, folder) for _ in range(TRIES))
     with closing(recipe_env(recipe, folder)) as env:
         layout, tasks = recipe.layout(env.instructions), env.split_tasks("train")
+        layout = replace(layout, carry=env.carries)  # reflections are then as long as they can be
         rng = random.Random(derive_seed(recipe.seed, "survey"))
         episodes = [Episode(rng.choice(tasks), rng.getrandbits(32)) for _ in range(SURVEYED)]
         began = time.monotonic()
@@ -250,4 +253,15 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
         shown = [each.sample for each in read_demonstrations(recipe)]
         demonstrated = episodes_of(shown if env.max_actions else map(without_menus, shown))
         chance = 0.0 if taught or not env.observable else _by_chance(env, at_random, rng, seconds)
-        return Survey(env.max_actions, env.horizon, at_random, taught, demonstrated, unclear, pace, made, chance)
+        return Survey(
+            env.max_actions,
+            env.horizon,
+            at_random,
+            taught,
+            demonstrated,
+            unclear,
+            pace,
+            made,
+            carries=env.carries,
+            by_chance=chance,
+        )

@@ -41,7 +41,7 @@ from reflectrl.lm.thinking import TextServer, writing_policy
 from reflectrl.lm.tokenizer import end_with_text, label_ids
 from reflectrl.lm.writer import LMReflector
 from reflectrl.prompts import PromptFormat
-from reflectrl.prompts.format import WRITTEN_ACTIONS, ActionMode, check_menus
+from reflectrl.prompts.format import THOUGHTS, WRITTEN_ACTIONS, ActionMode, check_menus
 from reflectrl.prompts.players import Player
 from reflectrl.rollout import Episode, rollout
 from reflectrl.seats.others import RandomPolicy
@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # peft takes a second to import
 def suited_args(env: Env, layout: PromptFormat | None = None) -> ReflectRLConfig:
     """Return the arguments of a training without any: those that ``budget`` chooses in a recipe, from random episodes.
 
-    These are the discount, the scale of rewards and, where the policy answers with a label, a learning rate that
+    These are the discount, the scale of rewards and, where the policy writes no thoughts, a learning rate that
     follows its divergence.
 
     Raises:
@@ -71,8 +71,8 @@ def suited_args(env: Env, layout: PromptFormat | None = None) -> ReflectRLConfig
         played = rollout([probe], episodes, policy=RandomPolicy(), seats=(), layout=PromptFormat())
         spread = pstdev(each.episode_return for each in played)
         chosen = suited(probe.horizon, spread)
-    labelled = layout is None or layout.action_mode == "enumerated"
-    update = PPO(kl_of_entropy=KL_OF_ENTROPY if labelled else None)
+    thinks = layout is not None and layout.action_mode in THOUGHTS
+    update = PPO(kl_of_entropy=None if thinks else KL_OF_ENTROPY)
     return ReflectRLConfig(update=update, **{key: value for key, (value, _) in chosen.items()})
 
 

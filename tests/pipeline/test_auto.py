@@ -213,6 +213,7 @@ def test_demonstrations_with_menus_tell_what_random_play_of_free_text_cannot(tmp
     play_stages(recipe("guessing:Guessing", data={"demonstrations": ["lucky.jsonl"]}), tmp_path / "run")
     kept = load_saved_recipe(tmp_path / "run" / RECIPE)
     assert (kept.prompt.action_mode, kept.prompt.history.show) == ("text", "transitions")
+    assert (kept.rlft.update, kept.rlft.sharpen) == (PPO(kl_of_entropy=0.05), (1.0, 2.0))
     assert kept.players.policy.max_new_tokens <= 4
     assert {row.policy for row in read_results(tmp_path / "run" / "eval.jsonl")} == {"random", "sft", "rlft"}
 
@@ -252,6 +253,14 @@ def test_chance_alone_makes_no_prompt_show_the_past(tmp_path):
     assert need["SilentHall"] == 0
     assert max(need["SlipperyHall"], need["DiceyHall"]) < 0.2 < need["WrittenOffHall"]
     assert need["HiddenHall"] > 0.2
+
+
+def test_a_reflector_carries_its_words_where_the_expert_does_and_the_state_does_not_tell(tmp_path):
+    for stated, carried, shown in (((), True, "actions"), (("players.reflector.carry=false",), False, "transitions")):
+        run = tmp_path / shown
+        play_stages(recipe("note:Note", *stated), run, STAGES[0])
+        kept = load_saved_recipe(run / RECIPE)
+        assert (kept.players.reflector.carry, kept.prompt.history.show) == (carried, shown)
 
 
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():

@@ -15,6 +15,7 @@ from reflectrl.lm.section import LoraSection
 from reflectrl.prompts import PromptFormat
 from reflectrl.seats.reflector import ScriptedReflector
 from reflectrl.seats.table import Seat
+from reflectrl.training.arguments import suited_args
 from reflectrl.training.config import ReflectRLConfig
 from reflectrl.training.rlft import ReflectRLTrainer
 
@@ -140,3 +141,8 @@ def test_a_trainer_without_arguments_takes_those_that_suit_its_environment(tmp_p
         assert (args.gamma, args.normalize_rewards) == (0.95, scaled)
         assert args.update == PPO(kl_of_entropy=0.05)
         assert replace(args, gamma=1.0, normalize_rewards=False, update=PPO()) == ReflectRLConfig()
+
+
+def test_the_learning_rate_follows_the_divergence_unless_the_policy_thinks():
+    updates = {mode: suited_args(NumberLine, replace(LAYOUT, action_mode=mode)).update for mode in ("text", "json")}
+    assert updates == {"text": PPO(kl_of_entropy=0.05), "json": PPO()}
