@@ -49,6 +49,9 @@ class Hall(Corridor):
     def observe(self):
         return replace(super().observe(), text=f"Room {self.room}.")
 
+    def reflection(self):
+        return self.expert() and "Next: right."
+
 
 class SilentHall(Hall):
     """A hall without an expert."""

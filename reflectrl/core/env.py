@@ -184,6 +184,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def reflection(self) -> str | None:
         """Return the expert's reflection on the last action and the current state.
 
+        An environment that leaves this out is trained without a reflector, where a ``budget`` chooses the players.
+
         For a reflector that carries its words (``players.reflector.carry``), write ``reflection(self, previous: str |
         None = None)``: it is then given the reflection of the step before, or ``None`` where there is none, and may
         repeat what will be needed of it, so that a fact that a state showed once is not forgotten.
@@ -301,6 +303,11 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def steps(self) -> int:
         """Number of actions played in this episode."""
         return len(self._actions)
+
+    @property
+    def reflects(self) -> bool:
+        """Whether an author wrote ``reflection``, which otherwise names the expert's action and nothing else."""
+        return type(self).reflection is not NatLangEnv.reflection
 
     @property
     def carries(self) -> bool:

@@ -74,6 +74,8 @@ class Survey:
     """Seconds of the environment for a step, with the expert's hints where it has them."""
     seconds_to_make: float
     """Seconds for making an environment."""
+    reflects: bool = True
+    """Whether the environment's author wrote reflections."""
     carries: bool = False
     """Whether the expert's reflections build on those of the step before."""
     by_chance: float = 0.0
@@ -262,6 +264,7 @@ def survey(recipe: Recipe, folder: Path, seconds: float) -> Survey:
             unclear,
             pace,
             made,
+            reflects=env.reflects,
             carries=env.carries,
             by_chance=chance,
         )

@@ -41,6 +41,11 @@ Gather: TypeAlias = Callable[..., Sequence[Sequence[float]]]
 """Exchanges numbers between processes; returns one list per process."""
 
 
+def iterations_between(settings: Validation, trained: int) -> int:
+    """Return the number of iterations between validations; each iteration trains on ``trained`` episodes."""
+    return settings.every or math.ceil(settings.episodes * (1 + settings.greedy) / (SHARE * trained))
+
+
 @dataclass
 class _Progress:
     """What the validations of a lesson have shown so far, which checkpoints save."""
@@ -73,8 +78,7 @@ class Validator:
         self._model = model
         self._seed = seed
         self._share = share
-        played = settings.episodes * (1 + settings.greedy)
-        self._every = settings.every or math.ceil(played / (SHARE * trained))
+        self._every = iterations_between(settings, trained)
         self.episodes: Sequence[Episode] = ()
         """The episodes of each validation; none where the environment has no such tasks."""
         self._weights: Weights = {}

@@ -60,6 +60,7 @@ def test_a_recipe_of_an_environment_and_a_budget_trains_and_says_what_was_chosen
     assert kept.model.builtin.pretrained
     assert kept.budget.chosen["sft.policy.batch_size"] == f"prompts have up to {kept.model.max_length} tokens"
     assert kept.budget.chosen["rlft.lessons.0.iterations"].startswith("the least: an iteration takes ")
+    assert kept.rlft.validation.patience >= 20
     policy = kept.sft.policy
     assert policy.own_reflections == 1.0
     assert policy.max_rows * (1 - policy.held_out) == pytest.approx(policy.steps * policy.batch_size, abs=1)
@@ -261,6 +262,12 @@ def test_a_reflector_carries_its_words_where_the_expert_does_and_the_state_does_
         play_stages(recipe("note:Note", *stated), run, STAGES[0])
         kept = load_saved_recipe(run / RECIPE)
         assert (kept.players.reflector.carry, kept.prompt.history.show) == (carried, shown)
+
+
+def test_nobody_reflects_where_the_environment_has_no_words_for_it(tmp_path):
+    for stated, player in ((), "none"), (("players.reflector.player=local",), "local"):
+        play_stages(recipe("corridor:Corridor", *stated), tmp_path / player, STAGES[0])
+        assert load_saved_recipe(tmp_path / player / RECIPE).players.reflector.player == player
 
 
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
