@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from reflectrl.core import Outcome, Task
 from reflectrl.envs.openenv_game.env import OpenEnvGame
 
 CODES = tuple(itertools.permutations("123456", 4))
-_ANSWER = re.compile(r"Submitted \[(\d) (\d) (\d) (\d)\]\. Feedback: (\d) black peg\(s\), (\d) white peg\(s\)")
+_ANSWER = re.compile(r"^\[GAME\] Submitted \[(.+)\]\. Feedback: (\d) black peg\(s\), (\d) white peg\(s\)", re.MULTILINE)
+_REFUSED = "\n[GAME] You attempted an invalid move."
 
 
 class Mastermind(OpenEnvGame):
@@ -38,17 +40,18 @@ class Mastermind(OpenEnvGame):
         super().start(task)
 
     def act(self, action: str) -> Outcome:
-        outcome = super().act(action)
-        if found := _ANSWER.search(self.observe().text):
-            *guess, black, white = found.groups()
-            self._left = [code for code in self._left if answer(guess, code) == (int(black), int(white))]
-        return Outcome(float(outcome.success), ended=outcome.ended, success=outcome.success, illegal=outcome.illegal)
+        outcome, text = super().act(action), self.observe().text
+        if found := _ANSWER.search(text):
+            guess, black, white = found.groups()
+            self._left = [code for code in self._left if answer(guess.split(), code) == (int(black), int(white))]
+        illegal = outcome.illegal or _REFUSED in text
+        return Outcome(float(outcome.success), ended=outcome.ended, success=outcome.success, illegal=illegal)
 
     def expert(self) -> str:
         return f"[{' '.join(random.Random(len(self._left)).choice(self._left))}]"
 
 
-def answer(guess: Any, code: Any) -> tuple[int, int]:
+def answer(guess: Sequence[str], code: Sequence[str]) -> tuple[int, int]:
     """Return how many digits are in their places, and how many more are in others."""
     black = sum(one == other for one, other in zip(guess, code, strict=True))
     return black, len({*guess} & {*code}) - black

@@ -97,7 +97,10 @@ def test_a_subclass_gives_a_game_of_others_an_expert_and_other_rewards(make):
         assert (reward, info["success"], len({*guesses})) == (1.0, True, len(guesses))
     begun(env)
     env.step("[1 2 3 4]")
-    assert env.step("what?")[1:4] == (0.0, False, False)
+    told = "Submitted [5 6 5 6]. Feedback: 4 black peg(s), 0 white peg(s)"  # which the game did not say
+    *answered, info = env.step(told)[1:]
+    assert (answered, info["illegal"]) == ([0.0, False, False], True)
+    assert env.expert()
     assert env.step("what?")[1:4] == (0.0, True, False), "TextArena itself would pay for the digits that were found"
 
 
