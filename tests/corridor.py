@@ -72,6 +72,16 @@ class FaintHall(SilentHall):
         return replace(outcome, reward=outcome.reward / 100)
 
 
+class WarmHall(SilentHall):
+    """A silent hall in which every step has its own reward."""
+
+    name = "warm_hall"
+
+    def act(self, action):
+        outcome = super().act(action)
+        return replace(outcome, reward=self.room + self.steps / 10)
+
+
 class SlipperyHall(SilentHall):
     """A silent hall in which three steps in ten go right, whatever is wanted."""
 

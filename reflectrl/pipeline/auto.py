@@ -358,7 +358,8 @@ def _training(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("rlft.rewards", {"env": 1.0, "illegal": ILLEGAL_WEIGHT}, reason)
     if not recipe.sft.enabled:
         reason = "without a teacher, what to do has to be found"
-        yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT * seen.largest_return}, reason)
+        if not seen.rewards_tell:
+            yield Chosen("rlft.rewards", {"env": 1.0, "novelty": NOVELTY_WEIGHT * seen.largest_return}, reason)
         yield Chosen("rlft.terms.entropy.coef", 0.05, reason)
         if not rlft.advantage.compares_episodes:
             replay = {"size": 4 * rlft.episodes, "episodes": math.ceil(REPLAYED * rlft.episodes)}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, mode, pstdev
 
 import numpy as np
 
@@ -91,6 +91,12 @@ class Survey:
     def largest_return(self) -> float:
         """Largest size of a return of random and demonstrated episodes, in units of the environment; 1 if all are 0."""
         return max(abs(each.episode_return) for each in (*self.at_random, *self.demonstrated)) or 1.0
+
+    @property
+    def rewards_tell(self) -> bool:
+        """Whether most steps of random episodes have another reward than the commonest, so that none is to be found."""
+        rewards = [turn.reward for each in self.at_random for turn in each.turns]
+        return 2 * rewards.count(mode(rewards)) < len(rewards)
 
     @property
     def characters(self) -> float:

@@ -178,6 +178,11 @@ def test_new_states_are_worth_a_fraction_of_what_the_environment_gives(tmp_path,
     assert load_saved_recipe(tmp_path / "run" / RECIPE).rlft.rewards == {"env": 1.0, "novelty": weight}
 
 
+def test_new_states_are_worth_nothing_where_every_step_is_rewarded(tmp_path):
+    play_stages(recipe("corridor:WarmHall"), tmp_path / "run", STAGES[0])
+    assert load_saved_recipe(tmp_path / "run" / RECIPE).rlft.rewards == {"env": 1.0}
+
+
 @pytest.mark.parametrize("env", ["corridor:Hall", "corridor:SilentHall"])
 def test_advantages_of_whole_episodes_get_no_discount_and_no_replay(tmp_path, env):
     grouped = {"rlft": {"episodes": 8, "episodes_per_task": 4, "advantage": {"kind": "group"}}}
