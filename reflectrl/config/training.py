@@ -118,7 +118,8 @@ class PPO:
     follows it: it begins with a tenth, halves after an iteration that went further, and grows after one that went less
     than half as far, to twice as much at most, up to ten times its schedule (Rudin et al., 2022, do so with a fixed
     divergence). The first updates then cannot undo a policy that hardly hesitates. Thoughts count in the divergence,
-    but not in the entropy, which is that of the action; null: ``target_kl`` alone, and the schedule's rate."""
+    but not in the entropy, which is that of the action, or of a token of a written one; null: ``target_kl`` alone, and
+    the schedule's rate."""
 
 
 Update = Annotated[PPO | Reinforce, Field(discriminator="kind")]
