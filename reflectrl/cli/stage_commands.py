@@ -244,10 +244,7 @@ def _show_trials(tried: Sequence[Tried], folder: Path, keys: Sequence[str]) -> N
 
 
 def train(
-    env: Annotated[
-        str,
-        typer.Argument(metavar="ENV", help=ENV_NAMES),
-    ],
+    env: Annotated[str, typer.Argument(metavar="ENV", help=ENV_NAMES)],
     minutes: Annotated[float, typer.Option(min=0.1, help="Time for all stages together.")] = 15.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     runs: RunsOption = Path("runs"),

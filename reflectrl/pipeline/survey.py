@@ -93,8 +93,8 @@ class Survey:
         return max(abs(each.episode_return) for each in (*self.at_random, *self.demonstrated)) or 1.0
 
     @property
-    def rewards_tell(self) -> bool:
-        """Whether most steps of random episodes have another reward than the commonest, so that none is to be found."""
+    def rewards_are_dense(self) -> bool:
+        """Whether most steps of random episodes have another reward than the commonest one."""
         rewards = [turn.reward for each in self.at_random for turn in each.turns]
         return 2 * rewards.count(mode(rewards)) < len(rewards)
 

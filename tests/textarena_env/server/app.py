@@ -1,6 +1,6 @@
 """A game of TextArena for one player, named by the environment variable TEXTARENA_ENV_ID; seeds decide what it draws.
 
-OpenEnv's own package ignores seeds.
+OpenEnv's own package downloads data, and ignored seeds in earlier versions.
 """
 
 from __future__ import annotations
