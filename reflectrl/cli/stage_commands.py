@@ -14,6 +14,7 @@ import typer
 from reflectrl.cli.shared import ENV_NAMES, Overrides, RecipeOption, TextOrJson, complete_recipe, complete_run_name
 from reflectrl.cli.terminal import say, warn
 from reflectrl.core import InvalidInput, WorkFailed
+from reflectrl.core.files import check_output, write_output
 from reflectrl.core.profile import profiling
 from reflectrl.core.run_files import STAGES
 
@@ -330,13 +331,19 @@ def claims(
     runs: RunsOption = Path("runs"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     output: Annotated[Literal["text", "markdown"], typer.Option("--format", help="Form of the table.")] = "text",
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Also draw the differences that were measured.")
+    ] = None,
 ) -> None:
     """Make the runs that a file of claims needs, and say which claims hold; finished runs are skipped."""
     from reflectrl.pipeline.claims import HEADS, judge, plan_claims, read_claims, waiting_runs
     from reflectrl.pipeline.console import Reporter
     from reflectrl.pipeline.sweep import run_all
+    from reflectrl.report.forest import forest
     from reflectrl.report.tables import markdown_table, print_rows
 
+    if figure is not None:
+        check_output(figure)
     pairs = plan_claims(read_claims(file, only or ()), runs)
     waiting = waiting_runs(pairs)
     stopped: KeyboardInterrupt | SystemExit | WorkFailed | None = None
@@ -344,7 +351,10 @@ def claims(
         run_all(waiting, jobs=jobs, reporter=Reporter())
     except (KeyboardInterrupt, SystemExit, WorkFailed) as error:  # the other runs have something to say
         stopped = error
-    cells = [judge(pair).cells() for pair in pairs]
+    findings = [judge(pair) for pair in pairs]
+    cells = [finding.cells() for finding in findings]
+    if figure is not None and (rows := [row for finding in findings if (row := finding.row) is not None]):
+        write_output(figure, forest(rows, "Differences of success in percentage points, with their 95 % intervals"))
     if output == "markdown":
         say(markdown_table(HEADS, cells))
     else:

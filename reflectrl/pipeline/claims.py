@@ -20,6 +20,7 @@ from reflectrl.core.run_files import RESULTS
 from reflectrl.core.settings import Section, mistakes, refusal
 from reflectrl.pipeline.sweep import PlannedRun, plan_runs, read_seeds, unfinished
 from reflectrl.report.compare import LEAST_RUNS, Rows, probability_of_improvement
+from reflectrl.report.forest import ForestRow
 from reflectrl.report.gain import Interval, change_over_runs, over_runs
 from reflectrl.report.runs import read_runs
 
@@ -107,6 +108,13 @@ class Finding:
         points = "" if self.difference is None else self.difference.points
         sides = ("" if side is None else str(side) for side in (self.more, self.less))
         return (self.pair.name, self.pair.recipe, str(self.runs), *sides, points, improvement, self.verdict)
+
+    @property
+    def row(self) -> ForestRow | None:
+        """The finding in a forest plot; ``None`` before it is one."""
+        if self.difference is None or self.runs < LEAST_RUNS:
+            return None
+        return ForestRow(self.pair.name, self.pair.recipe, self.difference, self.verdict)
 
 
 def read_claims(path: Path, only: Sequence[str] = ()) -> dict[str, Claim]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from command_line import reflectrl, refused
@@ -10,9 +12,12 @@ from run_folders import evaluated
 
 from reflectrl.core import InvalidInput
 from reflectrl.pipeline.claims import Finding, judge, plan_claims, read_claims, waiting_runs
+from reflectrl.report.forest import ForestRow, forest
+from reflectrl.report.gain import Interval
 
 SHIPPED = Path(__file__).parents[2] / "benchmarks" / "claims.yaml"
 LINE = "says: It is so., source: ours, recipes: [number_line/nano], seeds: 0-2"
+SVG = "{http://www.w3.org/2000/svg}"
 SILENT = "{set: {players.reflector.player: none}}"
 
 
@@ -113,6 +118,24 @@ def test_an_unknown_claim_or_recipe_is_refused_before_work(tmp_path: Path) -> No
     file = tmp_path / "claims.yaml"
     file.write_text("a: {says: x, source: y, recipes: [number_line/nona], less: {policy: sft}}")
     assert "number_line/nona" in refused("claims", file)
+    assert "is a folder" in refused("claims", SHIPPED, "--figure", tmp_path)
+
+
+def test_a_forest_plot_has_a_line_per_difference_on_one_scale_and_shows_names_as_text() -> None:
+    differences = [Interval(0.43, 0.38, 0.47), Interval(-0.12, -0.2, -0.05), Interval(0.0, -0.03, 0.03)]
+    verdicts = ["holds", "does not hold", "cannot be told"]
+    rows = [ForestRow("<b>", "a/b", *each) for each in zip(differences, verdicts, strict=True)]
+    picture = ElementTree.fromstring(forest(rows, "Gains & losses"))
+    texts = ["".join(text.itertext()) for text in picture.iter(f"{SVG}text")]
+    assert [text for text in texts if text in verdicts] == verdicts
+    assert texts.count("<b> a/b") == 3
+    places = {text.text: float(text.get("x", "")) for text in picture.iter(f"{SVG}text") if text.text}
+    points = [float(dot.get("cx", "")) for dot in picture.iter(f"{SVG}circle")]
+    scale = (places["+40"] - places["0"]) / 0.4
+    assert points == pytest.approx([places["0"] + scale * each.mean for each in differences], abs=0.2)
+    [line] = [path.get("d", "") for path in picture.iter(f"{SVG}path") if path.get("class") == "holds"]
+    ends = [float(number) for number in re.findall(r"[\d.]+", line)]
+    assert ends == pytest.approx([places["0"] + scale * 0.38, 46, places["0"] + scale * 0.47], abs=0.2)
 
 
 @pytest.mark.slow
@@ -138,8 +161,10 @@ arms: {silent: {players.reflector.player: none}}
   seeds: 3-5
 """
     )
+    figure = tmp_path / "claims.svg"
     command = ("claims", tmp_path / "claims.yaml", "--runs", tmp_path / "runs", "--format", "markdown")
-    told = reflectrl(*command).out
+    told = reflectrl(*command, "--figure", figure).out
+    assert "does not hold" in [text.text for text in ElementTree.parse(figure).iter(f"{SVG}text")]
     assert told.splitlines()[0].startswith("| claim | recipe | runs | more | less |")
     assert told.splitlines()[-1].endswith("| does not hold |")
     assert len([*(tmp_path / "runs").iterdir()]) == 6
