@@ -19,14 +19,9 @@ class MiniGridInWords(rl.NatLangEnv):
     observable = False  # what is behind you is hidden
     max_actions = len(ACTIONS)
 
-    def __init__(self, game: str = "BabyAI-GoToLocal-v0", horizon: int = 64, seeds: int = 400) -> None:
+    def __init__(self, game: str = "BabyAI-GoToLocal-v0", horizon: int = 64) -> None:
         super().__init__(horizon)
         self.game = gymnasium.make(game, disable_env_checker=True)
-        self.seeds = seeds
-
-    def tasks(self, split):
-        first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
-        return [rl.Task(f"seed-{n}", {"seed": n}) for n in range(int(first * self.seeds), int(last * self.seeds))]
 
     def start(self, task):
         with contextlib.redirect_stdout(None):  # BabyAI prints which draws it rejects

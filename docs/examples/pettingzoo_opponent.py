@@ -16,14 +16,9 @@ class TicTacToe(rl.NatLangEnv):
     observable = False  # the opponent's next move is hidden
     max_actions = 9
 
-    def __init__(self, seeds: int = 400) -> None:
+    def __init__(self) -> None:
         super().__init__(horizon=5)
         self.game = tictactoe_v3.env()
-        self.seeds = seeds
-
-    def tasks(self, split):
-        first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
-        return [rl.Task(f"seed-{n}", {"seed": n}) for n in range(int(first * self.seeds), int(last * self.seeds))]
 
     def start(self, task):
         self.game.reset(seed=task.options["seed"])

@@ -1,5 +1,5 @@
 """Any gymnasium environment with discrete actions and a text rendering, as an environment of this library."""
 
-from reflectrl.envs.gymnasium_game.env import GymnasiumGame, check_seeds, drawn_from, seed_tasks
+from reflectrl.envs.gymnasium_game.env import GymnasiumGame, check_seeds, drawn_from
 
-__all__ = ["GymnasiumGame", "check_seeds", "drawn_from", "seed_tasks"]
+__all__ = ["GymnasiumGame", "check_seeds", "drawn_from"]

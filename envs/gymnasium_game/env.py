@@ -17,7 +17,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.utils import seeding
 from gymnasium.utils.colorize import color2num
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, seed_tasks
 from reflectrl.core.errors import raised
 from reflectrl.core.indexed import MASK
 from reflectrl.core.seeds import derive_seed
@@ -39,7 +39,7 @@ class GymnasiumGame(NatLangEnv):
     is shown in brackets, with the name of its colour unless that is red: ``[S]``, ``[blue R]``. A truncation by the
     environment itself ends the episode without success, and counts as terminated.
 
-    Many games begin in one state whatever the seed: with its usual map, FrozenLake's 400 tasks are one and the same, as
+    Many games begin in one state whatever the seed: with its usual map, FrozenLake's tasks are one and the same, as
     ``check-env`` and ``eval`` say. ``map_name: null`` draws a map for each seed.
 
     There is no expert: ``reflectrl train`` trains a policy by play alone, and gen-data needs a chat model that plays
@@ -51,7 +51,7 @@ class GymnasiumGame(NatLangEnv):
         actions: names of the actions, in gymnasium's order; absent: "action 0", "action 1", ...
         make: further arguments of ``gymnasium.make``, e.g. ``{is_slippery: false}``; ``horizon`` limits the steps.
         horizon: maximum number of steps of an episode; absent: gymnasium's limit.
-        seeds: number of tasks; half of them are for training, a quarter each for validation and test.
+        seeds: number of tasks for training; validation and test have 200 each, or as many if these are fewer.
 
     Raises:
         InvalidInput: no such environment, one whose actions are not discrete, or one that renders no text.
@@ -67,7 +67,7 @@ class GymnasiumGame(NatLangEnv):
         actions: Sequence[str] | None = None,
         make: Mapping[str, Any] | None = None,
         horizon: int | None = None,
-        seeds: int = 400,
+        seeds: int = 10_000,
     ) -> None:
         self._made_from = game, make or {}
         with drawn_from(0) as drawn:
@@ -91,7 +91,7 @@ class GymnasiumGame(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return seeds, each of which belongs to one split."""
-        return seed_tasks(self._seeds, split)
+        return seed_tasks(split, self.splits, self._seeds)
 
     def start(self, task: Task) -> None:
         """Reset the environment with the task's seed, which also decides what its constructor draws."""
@@ -126,15 +126,9 @@ class GymnasiumGame(NatLangEnv):
 
 
 def check_seeds(seeds: int) -> None:
-    """Refuse fewer seeds than there are parts of which each split gets at least one."""
-    if seeds < 4:
-        raise InvalidInput(f"seeds={seeds} were given; expected 4 or more, so that each split has one.")
-
-
-def seed_tasks(seeds: int, split: str) -> list[Task]:
-    """Return the tasks of a split where a task is a seed: half of all for training, a quarter for each other split."""
-    first, last = {"train": (0, 0.5), "validation": (0.5, 0.75), "test": (0.75, 1)}[split]
-    return [Task(f"seed-{number}", {"seed": number}) for number in range(int(first * seeds), int(last * seeds))]
+    """Refuse an environment without a task."""
+    if seeds < 1:
+        raise InvalidInput(f"seeds={seeds} were given; expected 1 or more tasks for training.")
 
 
 def _bracketed(coloured: re.Match[str]) -> str:

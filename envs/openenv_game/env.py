@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
-from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task
+from reflectrl.core import InvalidInput, NatLangEnv, Observation, Outcome, Task, seed_tasks
 from reflectrl.core.registry import foreign_code
 from reflectrl.core.text import shown
-from reflectrl.envs.gymnasium_game import check_seeds, seed_tasks
+from reflectrl.envs.gymnasium_game import check_seeds
 
 
 class OpenEnvGame(NatLangEnv):
@@ -39,7 +39,7 @@ class OpenEnvGame(NatLangEnv):
         timeout_s: seconds for an answer; a server that is started here has longer for its first one.
         penalty: cost of a text that is no action.
         horizon: maximum number of steps of an episode.
-        seeds: number of tasks; half of them are for training, a quarter each for validation and test.
+        seeds: number of tasks for training; validation and test have 200 each, or as many if these are fewer.
 
     Raises:
         InvalidInput: no such server, an address with a login, a class that is no ``TextMap``, or a variable that is
@@ -61,7 +61,7 @@ class OpenEnvGame(NatLangEnv):
         timeout_s: float = 30.0,
         penalty: float = 0.1,
         horizon: int = 50,
-        seeds: int = 400,
+        seeds: int = 10_000,
     ) -> None:
         super().__init__(horizon)
         if find_spec("openenv") is None:
@@ -79,7 +79,7 @@ class OpenEnvGame(NatLangEnv):
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return seeds, each of which belongs to one split."""
-        return seed_tasks(self._seeds, split)
+        return seed_tasks(split, self.splits, self._seeds)
 
     def start(self, task: Task) -> None:
         """Begin an episode with the task's seed; after a failure, in a new session."""

@@ -25,15 +25,14 @@ class Mastermind(OpenEnvGame):
     Args:
         server: as for ``OpenEnvGame``; a package is started with this game.
         horizon: maximum number of guesses; TextArena itself allows 20.
-        seeds: number of tasks, as for ``OpenEnvGame``.
         options: the other options of ``OpenEnvGame``.
     """
 
     name = "mastermind"
 
-    def __init__(self, server: str = "textarena_env", horizon: int = 8, seeds: int = 6000, **options: Any) -> None:
+    def __init__(self, server: str = "textarena_env", horizon: int = 8, **options: Any) -> None:
         game = {"TEXTARENA_ENV_ID": "Mastermind-v0", "TEXTARENA_DOWNLOAD_NLTK": "0"}
-        super().__init__(server, variables=game, horizon=horizon, seeds=seeds, **options)
+        super().__init__(server, variables=game, horizon=horizon, **options)
 
     def start(self, task: Task) -> None:
         self._left = list(CODES)

@@ -19,6 +19,7 @@ from reflectrl.core.types import (
     Turn,
     Utterance,
     Written,
+    seed_tasks,
 )
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "make_env",
     "nearest",
     "register_env",
+    "seed_tasks",
 ]
 
 register_gym_ids()

@@ -1,6 +1,6 @@
 """``NatLangEnv``: an environment whose observations and actions are text.
 
-An author writes four methods (``tasks``, ``start``, ``observe``, ``act``) and may write eight more (``expert``,
+An author writes three methods (``start``, ``observe``, ``act``) and may write nine more (``tasks``, ``expert``,
 ``reflection``, ``read_thought``, ``spoiler``, ``mistaken``, ``secrets``, ``benchmark``, ``extras``). The base class
 does the rest: seeding, the horizon, the distinction between terminated and truncated, the check that actions are legal,
 ``info["success"]``, the refusal of steps after the end, snapshots and copies. When one of the author's methods raises,
@@ -32,7 +32,7 @@ from reflectrl.core.promises import (
     wrong_tasks,
 )
 from reflectrl.core.text import shown
-from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task
+from reflectrl.core.types import SPLITS, Hints, Observation, Outcome, Reading, Task, seed_tasks
 
 
 class Recreated:
@@ -153,14 +153,6 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     # ---- what an author writes -------------------------------------------------------------------------------
 
     @abstractmethod
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
-
-        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers. If
-        they are generated, give thousands for training: they cost nothing, and a small model knows a hundred by heart.
-        """
-
-    @abstractmethod
     def start(self, task: Task) -> None:
         """Set the complete state to the start of ``task``.
 
@@ -176,6 +168,16 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         """Play one legal action; return its reward and whether it ended the episode, successfully or not."""
 
     # ---- what an author may write ----------------------------------------------------------------------------
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
+
+        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers. By
+        default, a task is a seed: 10,000 for training and 200 for each other split, from which ``start`` makes the
+        episode by ``random.Random(task.options["seed"])``. So many cost nothing, and a small model knows a few hundred
+        by heart: it then plays its own tasks well, and new ones badly.
+        """
+        return seed_tasks(split, self.splits)
 
     def expert(self) -> str | None:
         """Return the best action in the current state, which may be ANY state; ``None`` where there is no expert."""

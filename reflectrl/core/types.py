@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, ClassVar
 
 
@@ -37,6 +38,21 @@ class Task:
     def group(self) -> str:
         """Group of the task from ``options["group"]``, whose success is also reported separately; empty for none."""
         return str(self.options.get("group", ""))
+
+
+@cache
+def seed_tasks(split: str, splits: tuple[str, ...] = SPLITS, train: int = 10_000) -> tuple[Task, ...]:
+    """Return the tasks of a split where a task is a seed, such as ``Task("seed-7", {"seed": 7})``.
+
+    Args:
+        split: one of ``splits``.
+        splits: all splits; the first is for training.
+        train: number of tasks for training; each other split has 200, or as many if these are fewer.
+    """
+    held_out = 200
+    number = splits.index(split)
+    first, count = ((number - 1) * held_out, min(train, held_out)) if number else ((len(splits) - 1) * held_out, train)
+    return tuple(Task(f"seed-{seed}", {"seed": seed}) for seed in range(first, first + count))
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 Early stopping with patience (Prechelt 1998, "Early Stopping - But When?"), then the learning rate falls to 0 from the
 best weights on: most of what a falling rate brings, it brings in its last fifth, which may begin at any step (Hägele et
-al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations"). Trainer's own means would need a
-second forward pass for accuracies, and reload the best weights from checkpoints, one for each check.
+al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations"). Rows that are not known by heart
+have more to teach than a plateau shows, at which the rate is only too high: it then falls until the bound, while that
+brings something. Trainer's own means would need a second forward pass for accuracies, and reload the best weights from
+checkpoints, one for each check.
 """
 
 from __future__ import annotations
@@ -46,7 +48,12 @@ EVERY = 20
 """Number of checks of a training that reaches its bound."""
 MIN_STEPS_APART = 10
 FALL = 0.25
-"""Length of the fall of the learning rate to 0 behind a plateau, as a fraction of the steps before it."""
+"""Length of the last fall of the learning rate to 0, behind a plateau, as a fraction of the steps before it."""
+BY_HEART = 0.1
+"""Difference between the losses in held-out and in trained rows, as a fraction of the first, from which rows are known
+by heart rather than what they have in common."""
+LEARNED = 0.99
+"""Accuracy in held-out rows from which nothing is left to be learned."""
 GAIN = 0.005
 """Smallest fall of the score, in nats or as a fraction of the words, that makes training go on with ``patience``."""
 OnCheck = Callable[[Mapping[str, Sequence[SFTProgress]]], None]
@@ -119,6 +126,24 @@ def _hardest(scored: Sequence[Scored]) -> tuple[str | None, float]:
     return min(rates.items(), key=lambda item: item[1])
 
 
+@dataclass(frozen=True)
+class Fall:
+    """A linear fall of the learning rate to 0."""
+
+    begin: int
+    """Step after which it begins."""
+    factor: float
+    """Factor of the learning rate there."""
+    end: int
+    """Step after which the rate is 0."""
+    last: bool
+    """Training ends with it; otherwise, a plateau in the fall begins the last one."""
+
+    def rate(self, step: int) -> float:
+        """Return the factor of the learning rate of the step after ``step`` steps."""
+        return self.factor * min((self.end - step) / max(self.end - self.begin, 1), 1.0)
+
+
 class Plateau:
     """Checks of one training, with the best weights so far.
 
@@ -149,7 +174,7 @@ class Plateau:
         self._every = section.check_every or max(MIN_STEPS_APART, math.ceil(section.steps / EVERY))
         self._on_check = on_check
         self._weights: Weights = {}
-        self._reached: int | None = None  # the step at which the plateau was reached
+        self._fall: Fall | None = None
         self._late = False
         self._trained: dict[str, list[float]] = {}  # by player, sum and number of losses since the check before
 
@@ -166,9 +191,7 @@ class Plateau:
     @property
     def last_step(self) -> int:
         """The step after which training ends: its bound, or the end of the fall behind its plateau."""
-        if self._reached is None:
-            return self._steps
-        return min(self._reached + max(round(FALL * self._reached), 1), self._steps)
+        return self._steps if self._fall is None else min(self._fall.end, self._steps)
 
     def end(self, step: int) -> None:
         """End the training after ``step`` steps, as its time is up."""
@@ -179,16 +202,14 @@ class Plateau:
         """What ends the training at ``last_step``."""
         if self._late:
             return "minutes"
-        return "bound" if self._reached is None else "plateau"
+        return "plateau" if self._fall is not None and self._fall.last else "bound"
 
     def rate(self, step: int) -> float:
         """Return the factor of the learning rate of the step after ``step`` steps."""
-        if self._reached is None or self.last_step == self._reached:
-            return 1.0
-        return min((self.last_step - step) / (self.last_step - self._reached), 1.0)
+        return 1.0 if self._fall is None else self._fall.rate(step)
 
     def check(self, step: int, scored: Sequence[Scored]) -> None:
-        """Record a check, and keep the weights if they are the best; at the plateau, go back to the best ones.
+        """Record a check, keep the weights if they are the best, and let the learning rate fall at a plateau.
 
         Args:
             step: number of optimizer steps that were made.
@@ -204,18 +225,31 @@ class Plateau:
         [checks] = {len(records) for records in self.history.values()}
         if checks - 1 == best_check(self.history):
             self._weights = copy_weights(self._model, "cpu")  # a model may fill more than half of a GPU
-        if self._reached is None and self._patience is not None and self._since_gain() >= self._patience:
-            self._reached = step
-            self.load_best()
+        falls_last = self._fall is not None and self._fall.last
+        if not falls_last and self._patience is not None and self._since_gain() >= self._patience:
+            self._fall = self._next_fall(step, self._patience)
+            if self._fall.last:
+                self.load_best()
         self._tell()
 
     def _since_gain(self) -> int:
-        """Return the number of checks since the last one that was better than all before it by ``GAIN``."""
+        """Return the number of checks, in the fall if there is one, since the last that was better by ``GAIN``."""
         best, since = math.inf, 0
         for at, score in enumerate(check_scores(self.history)):
             if score < best - GAIN:
                 best, since = score, at
-        return at - since
+        begin = 0 if self._fall is None else self._fall.begin
+        [in_fall] = {sum(each.step > begin for each in records) for records in self.history.values()}
+        return min(at - since, in_fall)
+
+    def _next_fall(self, step: int, patience: int) -> Fall:
+        recent = [each for records in self.history.values() for each in records[-patience:]]
+        held_out = fmean(each.held_out_loss for each in recent)
+        trained = fmean(each.loss or 0.0 for each in recent)  # no row was trained on: nothing is known of them
+        learned = fmean(each.accuracy for each in recent) >= LEARNED
+        if self._fall is None and not learned and held_out - trained < BY_HEART * held_out:
+            return Fall(step, 1.0, self._steps, last=False)
+        return Fall(step, self.rate(step), min(step + max(round(FALL * step), 1), self._steps), last=True)
 
     def _tell(self) -> None:
         if self._on_check is not None:
@@ -254,7 +288,7 @@ class Plateau:
             save_whole(self._weights, folder / _BEST)
         if not PartialState().is_main_process:
             return
-        state = {"history": encode(self.history), "trained": self._trained, "reached": self._reached}
+        state = {"history": encode(self.history), "trained": self._trained, "fall": encode(self._fall)}
         state["ended_late"] = self._steps if self._late else None
         (folder / _STATE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -265,7 +299,8 @@ class Plateau:
             player: decode(list[SFTProgress], records, str(folder / _STATE))
             for player, records in state["history"].items()
         }
-        self._trained, self._reached = state["trained"], state["reached"]
+        self._trained = state["trained"]
+        self._fall = None if state["fall"] is None else decode(Fall, state["fall"], str(folder / _STATE))
         if state["ended_late"] is not None:
             self.end(state["ended_late"])
         if (folder / _BEST).exists():

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from corridor import corridor
 
-from reflectrl.core import Hints, InvalidInput, Observation, Task
+from reflectrl.core import Hints, InvalidInput, NatLangEnv, Observation, Outcome, Task, seed_tasks
 from reflectrl.core.extras import TextSpace
 
 AT_0 = Task("train-0", {"room": 0})
@@ -34,6 +36,39 @@ def test_task_and_seed_determine_an_episode_whatever_was_played_before():
     assert (used.last_action, used.steps, used.snapshot().actions) == (None, 0, ())
     assert fresh.step("right") == used.step("right")
     assert len({used.reset(options={"task": AT_0})[0] for _ in range(5)}) == 5  # without a seed
+
+
+class Dice(NatLangEnv):
+    """Say which side is up: no task is listed, and ``start`` makes the episode from a seed."""
+
+    name = "dice"
+    further_splits = ("loaded",)
+    sides = ("one", "two", "three", "four", "five", "six")
+
+    def __init__(self):
+        super().__init__(horizon=1)
+
+    def start(self, task):
+        self.up = random.Random(task.options["seed"]).choice(self.sides)
+
+    def observe(self):
+        return Observation(f"The die shows {self.up}.", self.sides)
+
+    def act(self, action):
+        return Outcome(float(action == self.up), ended=True, success=action == self.up)
+
+
+def test_without_a_list_of_tasks_they_are_seeds_of_which_each_belongs_to_one_split():
+    env = Dice()
+    tasks = {split: env.split_tasks(split) for split in env.splits}
+    sizes = {split: len(of_split) for split, of_split in tasks.items()}
+    assert sizes == {"train": 10_000, "validation": 200, "test": 200, "loaded": 200}
+    every = [task for of_split in tasks.values() for task in of_split]
+    assert len({task.options["seed"] for task in every}) == len({task.id for task in every}) == 10_600
+    env.reset(seed=0, options={"task": tasks["test"][0]})
+    assert env.step(env.up)[1] == 1.0
+    few = {split: seed_tasks(split, train=3) for split in ("train", "validation", "test")}
+    assert {split: len(of_split) for split, of_split in few.items()} == dict.fromkeys(few, 3)
 
 
 def test_reset_without_a_task_draws_training_tasks_by_seed():

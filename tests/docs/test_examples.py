@@ -28,7 +28,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from warm_processes import WarmProcess, command_line
 
 from reflectrl import make_env
-from reflectrl.core import NatLangEnv, check_env
+from reflectrl.core import NatLangEnv, Task, check_env
 from reflectrl.envs.number_line import NumberLine
 from reflectrl.pipeline.agent import load_agent
 from reflectrl.rollout import Episode, rollout
@@ -65,7 +65,7 @@ def test_every_example_is_tested_here_and_named_on_a_page():
 
 
 def played(env: NatLangEnv, task: int, *actions: str) -> str:
-    env.reset(seed=0, options={"task": env.tasks("train")[task]})
+    env.reset(seed=0, options={"task": Task(f"seed-{task}", {"seed": task})})
     for action in actions:
         env.step(action)
     return env.observation.text

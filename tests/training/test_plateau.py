@@ -179,6 +179,18 @@ def test_the_rate_falls_to_nothing_within_a_quarter_of_the_steps_before_the_plat
     assert [plateau.rate(step) for step in (8, 9, 10)] == [1.0, 0.5, 0.0]
 
 
+def test_the_rate_falls_until_the_bound_where_rows_are_not_known_by_heart_and_in_a_quarter_once_that_brings_nothing():
+    section = SFTPlayerSection(steps=100, check_every=4, patience=2)
+    example = ActionExample(policy_row("|T", LABELS[0]).prompt, 0, (1,))
+    plateau = Plateau(torch.nn.Linear(1, 1), None, [example], section)
+    for step, loss in zip(range(4, 37, 4), (2.0, 1.0, 0.9, 0.9, 0.9, 0.9, 0.8, 0.8, 0.8), strict=True):
+        plateau.add([("policy", 0.95 * loss)])
+        plateau.check(step, [Scored(example, loss, (False,))])
+        assert plateau.rate(step) == pytest.approx(1.0 if step <= 20 else (100 - step) / 80)  # a plateau at 20
+        assert plateau.last_step == (100 if step < 36 else 45)  # and one in the fall, behind the gain at 28
+    assert plateau.rate(45) == 0.0
+
+
 @pytest.fixture(scope="module")
 def overfitted(base, tmp_path_factory):
     """A model that was trained to its plateau, the summary, the checks, and the folder."""
@@ -192,8 +204,11 @@ def overfitted(base, tmp_path_factory):
 def test_behind_a_plateau_training_goes_on_from_the_best_weights_at_a_falling_rate_and_keeps_the_best(overfitted):
     lm, summary, checks, _ = overfitted
     losses = [check.held_out_loss for check in checks]
-    reached = next(
-        at for at in range(len(losses)) if at - losses[: at + 1].index(min(losses[: at + 1])) == OVERFIT["patience"]
+    reached = (
+        OVERFIT["patience"]
+        + next(  # the second plateau: at the first, no row is known by heart yet
+            at for at in range(len(losses)) if at - losses[: at + 1].index(min(losses[: at + 1])) == OVERFIT["patience"]
+        )
     )
     assert summary.steps == checks[-1].step == round((1 + FALL) * checks[reached].step) < OVERFIT["steps"]
     assert summary.ended == checks[-1].ended == "plateau"
