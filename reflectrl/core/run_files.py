@@ -37,8 +37,6 @@ REFLECTOR = "reflector"
 REFLECTOR_RLFT = "reflector-rlft"
 """Reflector that RLFT trained along with the policy."""
 POLICY_SFT = "policy-sft"
-POLICY_ALONE = "policy-alone"
-"""Policy that reads no reflections, until the better one of it and ``POLICY_SFT`` is kept."""
 POLICY = "policy"
 VALIDATED = "validation.json"
 """File beside a policy's weights: its ``Validated``."""
@@ -127,12 +125,12 @@ def sft_rows_file(kind: str) -> str:
 
 
 def sft_training_file(player: str) -> str:
-    """Return the name of the ``SFTProgress`` lines of the ``reflector``, a ``policy``, also of a single player."""
+    """Return the name of the ``SFTProgress`` lines of the ``reflector`` or the ``policy``, also of a single player."""
     return f"sft/{player}-training.jsonl"
 
 
 def checkpoints_folder(training: str) -> str:
-    """Return the checkpoint folder of a training, such as ``rlft``, ``sft-policy`` or ``sft-both``."""
+    """Return the checkpoint folder of a training: ``rlft``, ``sft-policy``, ``sft-reflector`` or ``sft-both``."""
     return f"checkpoints/{training}"
 
 

@@ -19,14 +19,12 @@ from reflectrl.config import Recipe, load_recipe, load_saved_recipe
 from reflectrl.config.advantage import EpisodeGroup
 from reflectrl.config.schema import MIN_ITERATIONS, MIN_SFT_STEPS
 from reflectrl.config.training import KL_OF_ENTROPY, PPO, suited
-from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import set_at, value_at
-from reflectrl.core.run_files import POLICY_ALONE, RECIPE
+from reflectrl.core.run_files import RECIPE
 from reflectrl.data_gen.demonstrations import read_demonstrations
 from reflectrl.lm.load import BUILTIN
 from reflectrl.pipeline.estimate import seconds_per_iteration, seconds_per_step
 from reflectrl.pipeline.folder import RunFolder
-from reflectrl.pipeline.sft_stage import kept_accuracy
 from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.team import Team
 from reflectrl.prompts.format import THOUGHTS, WRITTEN_ACTIONS
@@ -110,12 +108,6 @@ ROWS_TOGETHER = 4
 """Factor of the rows of an optimizer step where all of an episode are read together. A reflector that has to remember
 what was said many steps ago writes 42 % of its texts right after 60 s of a processor with 32 rows, which are drawn one
 by one then, and 75 % after 30 s with 128."""
-SPEAKER = "players.reflector.player"
-OF_WORDS = {"eval.controls": [], "sft.policy.own_reflections": 0.0, SPEAKER: "none"}
-"""What changes with a reflector that is left out."""
-SURE = 0.9
-"""Accuracy of a reflector in held-out rows from which its words are read without a trial. In a game of questions about
-animals that nobody tuned, a reflector was right in 56 % of them; RLFT ended at 78 % with its words and 98 % without."""
 WARMUP = 100
 """Steps in which the learning rate of fine-tuning rises."""
 _SFT_ENDS = {"check_every": 100, "patience": 8}
@@ -181,37 +173,6 @@ def bounded(recipe: Recipe, run: RunFolder, player: Player, until: float, tell: 
     return _with(recipe, [*_sft(recipe, run, player, until, tell)])
 
 
-def doubts(recipe: Recipe, run: RunFolder) -> bool:
-    """Return whether a budget should try a policy that reads no reflections, as the reflector's are often wrong."""
-    budget, reflector = recipe.budget, recipe.players.reflector
-    if budget is None or not reflector.fine_tuned or reflector.carry or SPEAKER in budget.chosen:
-        return False
-    accuracy = kept_accuracy(run, "reflector")
-    if accuracy is None or accuracy >= SURE or any(budget.states(key) for key in OF_WORDS):
-        return False
-    try:
-        alone(recipe, "")
-    except InvalidInput:  # something else in the recipe is about reflections
-        return False
-    return True
-
-
-def alone(recipe: Recipe, reason: str) -> Recipe:
-    """Return a recipe whose policy reads no reflections."""
-    return _with(recipe, [Chosen(key, value, reason) for key, value in OF_WORDS.items()])
-
-
-def better_policy(recipe: Recipe, run: RunFolder, tell: Callable[[str], None]) -> Recipe:
-    """Return a recipe with the one of two policies, with and without reflections, that imitates the expert better."""
-    shares = [kept_accuracy(run, name) or 0.0 for name in ("policy", POLICY_ALONE)]
-    reason = "of the expert's held-out actions, SFT imitates {:.0%} with the reflector's words and {:.0%} without"
-    reason = reason.format(*shares)
-    tell(f"{reason}: {'the policy reads them' if shares[0] > shares[1] else 'the policy reads none'}")
-    if shares[0] > shares[1]:
-        return _with(recipe, [Chosen(SPEAKER, recipe.players.reflector.player, reason)])
-    return alone(recipe, reason)
-
-
 def _roles(player: Player) -> tuple[str, ...]:
     return ("reflector", "policy") if player == "both" else (player,)
 
@@ -238,21 +199,21 @@ def _players(recipe: Recipe, seen: Survey) -> Iterator[Chosen]:
         yield Chosen("data.teacher", "random", f"{reason}, to which it adds nothing")
         yield Chosen("eval.policies", ["random", "sft", "rlft"], reason)
         if not all(each.sample.reflection for each in read_demonstrations(recipe)):
-            yield Chosen(SPEAKER, "none", f"{reason}, some without reflections")
+            yield Chosen("players.reflector.player", "none", f"{reason}, some without reflections")
     elif not seen.taught:
         reason = "the environment has no expert"
         yield Chosen("data.teacher", "random", f"{reason}, and RLFT alone needs no rows but the tokenizer's")
         yield Chosen("sft.enabled", False, reason)
-        yield Chosen(SPEAKER, "none", f"{reason} to teach reflections")
+        yield Chosen("players.reflector.player", "none", f"{reason} to teach reflections")
         yield Chosen("eval.policies", ["random", "rlft"], reason)
     elif seen.unclear is not None and seen.unclear.privileged > PRIVILEGED:
         reason = (
             f"in {seen.unclear.privileged:.0%} of the states met in several tasks the expert knows more than any player"
         )
-        yield Chosen(SPEAKER, "none", f"{reason}, and reflections would claim to know it")
-    elif not seen.reflects and not _states(recipe, SPEAKER):
+        yield Chosen("players.reflector.player", "none", f"{reason}, and reflections would claim to know it")
+    elif not seen.reflects and not _states(recipe, "players.reflector.player"):
         reason = "the environment writes no reflections but the expert's action, which the policy learns itself"
-        yield Chosen(SPEAKER, "none", reason)
+        yield Chosen("players.reflector.player", "none", reason)
     elif recipe.players.reflector.player != "none":
         yield Chosen("eval.controls", ["blank", "expert"], "shows what the reflections are worth")
         reflector = recipe.players.reflector

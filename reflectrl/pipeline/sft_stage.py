@@ -12,11 +12,10 @@ from pathlib import Path
 from reflectrl.config import Recipe
 from reflectrl.config.schema import MIN_SFT_STEPS, SFTPlayerSection
 from reflectrl.core import InvalidInput
-from reflectrl.core.jsonl import decode, read_jsonl, write_jsonl
+from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.metric import tracked
 from reflectrl.core.run_files import (
     FAILURES,
-    POLICY_ALONE,
     POLICY_SFT,
     REFLECTOR,
     checkpoints_folder,
@@ -35,7 +34,7 @@ from reflectrl.pipeline.prompt_lengths import check_prompt_lengths, warn_of_cut_
 from reflectrl.pipeline.team import Team
 from reflectrl.pipeline.trackers import tracking
 from reflectrl.prompts.format import REFLECTION_CUE
-from reflectrl.rollout.iteration import SFTProgress, best_check
+from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.seats.reflector import frozen_reflector
 from reflectrl.training.checkpoints import checkpoint_step
 from reflectrl.training.sft import SFTSummary, train_sft
@@ -44,8 +43,6 @@ from reflectrl.training.sharding import whole_weights
 
 SFT_SHARE = 0.6
 """Share of the rest of a budget's time for the stage, which ends earlier where there is nothing more to learn."""
-TRIAL_SHARE = 0.48
-"""Share as ``SFT_SHARE`` for all but the policy that is tried without reflections."""
 AT_ONCE = 512
 """Number of prompts that a trained reflector answers at once."""
 
@@ -125,23 +122,13 @@ def check_taught(recipe: Recipe, run: RunFolder, player: Player) -> None:
         )
 
 
-def train_player(
-    recipe: Recipe,
-    run: RunFolder,
-    player: Player,
-    advance: Advance,
-    until: float = math.inf,
-    *,
-    alone: bool = False,
-) -> None:
+def train_player(recipe: Recipe, run: RunFolder, player: Player, advance: Advance, until: float = math.inf) -> None:
     """Train ``player`` from the base model and save it; a player that exists already is not trained again.
 
-    With a budget, it is planned to take ``until`` then, a reading of ``time.monotonic``. A policy ``alone`` is kept
-    beside the one that reads reflections. Raises as ``check_taught``.
+    With a budget, it is planned to take ``until`` then, a reading of ``time.monotonic``. Raises as ``check_taught``.
     """
-    name = POLICY_ALONE if alone else player
-    folder = run / (name if alone else wanted_players(recipe)[player])
-    checkpoints = run / checkpoints_folder(f"sft-{name}")
+    folder = run / wanted_players(recipe)[player]
+    checkpoints = run / checkpoints_folder(f"sft-{player}")
     if not folder.is_dir():
         check_taught(recipe, run, player)
         _train(recipe, run, player, advance, folder, checkpoints, until)
@@ -165,7 +152,7 @@ def _train(
     def checked(checks: Mapping[str, Sequence[SFTProgress]]) -> None:
         for each, records in checks.items():
             if records:  # none yet where training goes on from before the first check
-                write_jsonl(run / sft_training_file(folder.name if folder.name == POLICY_ALONE else each), records)
+                write_jsonl(run / sft_training_file(each), records)
                 seen[each] = records[-1]
                 sent.log(seen[each].step, tracked(seen[each], prefix=f"{each}/"))
 
@@ -182,34 +169,6 @@ def _train(
         lm, summary = fine_tune(recipe, run, player, checkpoints, after, checked, until=until)
     save_model(lm, folder, whole_weights(lm.model))
     advance(summary.steps, summary.steps, _note(summary, section))
-
-
-def kept_accuracy(run: RunFolder, player: str) -> float | None:
-    """Return the accuracy of a player's kept weights in held-out rows; ``None`` where nothing was checked.
-
-    Args:
-        run: the run folder.
-        player: the name in ``sft_training_file``.
-    """
-    file = run / sft_training_file(player)
-    lines = read_jsonl(file) if file.is_file() else ()
-    checks = [decode(SFTProgress, line, where) for where, line in lines]
-    return checks[best_check({player: checks})].accuracy if checks else None
-
-
-def settle(recipe: Recipe, run: RunFolder) -> None:
-    """Keep one of the two policies that were tried, as the recipe says; the other one and its checks are removed."""
-    if is_main_process() and (run / POLICY_ALONE).is_dir():
-        trained, checks = run / POLICY_ALONE, run / sft_training_file(POLICY_ALONE)
-        if recipe.players.reflector.player == "none":
-            shutil.rmtree(run / POLICY_SFT, ignore_errors=True)
-            if checks.is_file():
-                checks.replace(run / sft_training_file("policy"))
-            trained.rename(run / POLICY_SFT)
-        else:
-            checks.unlink(missing_ok=True)
-            shutil.rmtree(trained)
-    wait_for_all()
 
 
 def fine_tune(

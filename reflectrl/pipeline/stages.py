@@ -230,17 +230,8 @@ def _teaching_players(job: _Job, account: Account) -> Team | None:
 
 
 def _sft(job: _Job) -> bool:
-    from reflectrl.pipeline.auto import alone, better_policy, doubts
-    from reflectrl.pipeline.sft_stage import (
-        SFT_SHARE,
-        TRIAL_SHARE,
-        check_taught,
-        settle,
-        train_player,
-        wanted_players,
-    )
+    from reflectrl.pipeline.sft_stage import SFT_SHARE, check_taught, train_player, wanted_players
 
-    settle(job.recipe, job.run)
     wanted = wanted_players(job.recipe)
     chosen = [player for player in wanted if player == "both" or player in job.sft_players]  # both: one model
     if wanted and not chosen:
@@ -248,24 +239,14 @@ def _sft(job: _Job) -> bool:
             f"sft of {', '.join(job.sft_players)} was asked for, which recipe {job.recipe.name!r} does not train; it "
             f"trains: {', '.join(wanted)}."
         )
-    tried = False
     for player in chosen:
-        tried = player == "policy" and doubts(job.recipe, job.run)
-        share = TRIAL_SHARE if tried else SFT_SHARE * ([*wanted].index(player) + 1) / len(wanted)
+        share = SFT_SHARE * ([*wanted].index(player) + 1) / len(wanted)
         until = job.run.due(job.recipe, "sft", job.began, share)  # what the reflector leaves is the policy's
         if job.recipe.budget is not None and not (job.run / wanted[player]).is_dir():
             check_taught(job.recipe, job.run, player)
             job.recipe = _bounded(job, player, until)
         with job.reporter.stage(f"sft {player}") as advance:
             train_player(job.recipe, job.run, player, advance, until)
-    if tried:
-        with job.reporter.stage("sft alone") as advance:
-            until = job.run.due(job.recipe, "sft", job.began, SFT_SHARE)
-            train_player(alone(job.recipe, "tried"), job.run, "policy", advance, until, alone=True)
-        job.recipe = better_policy(job.recipe, job.run, lambda text: job.reporter.line(labelled("sft", text)))
-        job.run.begin(job.recipe, "sft")
-        settle(job.recipe, job.run)
-        wanted = wanted_players(job.recipe)
     return all((job.run / folder).is_dir() for folder in wanted.values())
 
 

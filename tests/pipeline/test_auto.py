@@ -18,20 +18,17 @@ from reflectrl.config.schema import MIN_SFT_STEPS
 from reflectrl.config.training import PPO, Replay
 from reflectrl.core import InvalidInput
 from reflectrl.core.addresses import value_at
-from reflectrl.core.jsonl import write_jsonl
 from reflectrl.core.profile import profiling
-from reflectrl.core.run_files import METRICS, POLICY, POLICY_ALONE, POLICY_SFT, RECIPE, STAGES
-from reflectrl.data_gen.rows import read_rows
+from reflectrl.core.run_files import METRICS, POLICY, POLICY_SFT, RECIPE, STAGES
 from reflectrl.pipeline import run_stages
-from reflectrl.pipeline.auto import MAX_SFT_STEPS, OF_WORDS, SURE, better_policy, bounded, doubts, recurring
+from reflectrl.pipeline.auto import MAX_SFT_STEPS, bounded, recurring
 from reflectrl.pipeline.folder import RunFolder
 from reflectrl.pipeline.live_play import chance, choose_episodes, play_episode
-from reflectrl.pipeline.sft_stage import fine_tune, kept_accuracy, settle
+from reflectrl.pipeline.sft_stage import fine_tune
 from reflectrl.pipeline.survey import Survey, survey
 from reflectrl.pipeline.sweep import PlannedRun, unfinished
 from reflectrl.prompts import History, PromptFormat
 from reflectrl.rollout import Episode, rollout
-from reflectrl.rollout.iteration import SFTProgress
 from reflectrl.rollout.results import read_results
 from reflectrl.seats.others import RandomPolicy
 
@@ -276,74 +273,6 @@ def test_nobody_reflects_where_the_environment_has_no_words_for_it(tmp_path):
     for stated, player in ((), "none"), (("players.reflector.player=local",), "local"):
         play_stages(recipe("corridor:Corridor", *stated), tmp_path / player, STAGES[0])
         assert load_saved_recipe(tmp_path / player / RECIPE).players.reflector.player == player
-
-
-SPEAKER = "players.reflector.player"
-STEPS = ("data.samples=600", "sft.reflector.steps=20", "sft.policy.steps=20", "sft.policy.max_rows=null")
-
-
-def taught(path, *overrides):
-    """Teach both players of an environment whose reflections cannot be learned; return the recipe that was kept."""
-    play_stages(recipe("muttering:Muttering", *STEPS, *overrides), path, *STAGES[:2])
-    return load_saved_recipe(path / RECIPE)
-
-
-@pytest.fixture(scope="module")
-def muttered(tmp_path_factory):
-    path = tmp_path_factory.mktemp("muttered") / "run"
-    return path, taught(path)
-
-
-def test_words_that_cannot_be_learned_are_left_out_where_a_policy_does_as_well_without(muttered):
-    path, kept = muttered
-    assert kept.players.reflector.player == "none"
-    assert re.fullmatch(
-        r"of the expert's held-out actions, SFT imitates \d+% with the reflector's words and \d+% without",
-        kept.budget.chosen[SPEAKER],
-    )
-    assert not (path / POLICY_ALONE).exists()
-    assert {file.name for file in (path / "sft").glob("*-training.jsonl")} == {
-        "policy-training.jsonl",
-        "reflector-training.jsonl",
-    }
-    rows = [row.prompt.text for row in read_rows(path / "sft" / "policy-no-reflection.jsonl", 3)]
-    assert not any("Hm" in row for row in rows)
-    run = RunFolder(path)
-    assert run.is_done("sft")
-    run.check(kept, "gen-data")
-
-
-@pytest.mark.parametrize("stated", [f"{SPEAKER}=local", "eval.controls=[blank]", "sft.policy.own_reflections=0.5"])
-def test_a_recipe_that_states_what_is_read_gets_no_policy_without_words(muttered, stated):
-    path, kept = muttered
-    states = recipe("muttering:Muttering", *STEPS, stated, f"{SPEAKER}=local")
-    assert kept_accuracy(RunFolder(path), "reflector") < SURE
-    assert not doubts(states, RunFolder(path))
-    assert doubts(recipe("muttering:Muttering", *STEPS), RunFolder(path))
-
-
-def test_a_kill_between_two_policies_changes_neither(muttered, tmp_path):
-    path, kept = muttered
-    open_ones = {key: why for key, why in kept.budget.chosen.items() if key not in OF_WORDS}
-    before = load_recipe(kept, [f"{SPEAKER}=local"])
-    before = before.model_copy(update={"budget": kept.budget.model_copy(update={"chosen": open_ones})})
-    said = []
-    for name, alone, player in (("worse", 0.5, "local"), ("equal", 0.75, "none")):
-        run = RunFolder(tmp_path / name)
-        (run / "sft").mkdir(parents=True)
-        for policy, accuracy in (("policy", 0.75), (POLICY_ALONE, alone)):
-            write_jsonl(run / "sft" / f"{policy}-training.jsonl", [SFTProgress(1, 1.0, 1.0, accuracy, None)])
-        for folder in (POLICY_SFT, POLICY_ALONE):
-            (run / folder).mkdir()
-            (run / folder / "of").write_text(folder)
-        chosen = better_policy(before, run, said.append)
-        assert chosen.players.reflector.player == player
-        for _ in range(2):  # killed behind the first time
-            settle(chosen, run)
-            assert not (run / POLICY_ALONE).exists()
-            assert (run / POLICY_SFT / "of").read_text() == (POLICY_SFT if player == "local" else POLICY_ALONE)
-            assert kept_accuracy(run, "policy") == 0.75
-    assert said[0].endswith("75% with the reflector's words and 50% without: the policy reads them")
 
 
 def test_the_longest_prompt_is_one_that_shows_as_many_past_states_as_it_may():
