@@ -428,7 +428,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
             self.observe, wrong=lambda given: wrong_observation(given, most, ended=ended, before=before)
         )
         self._observation = observation
-        self.action_space.offered = observation.actions if self.max_actions else observation.tries
+        if offered := observation.actions if self.max_actions else observation.tries:
+            self.action_space.offered = offered  # those before an end without any stay: gymnasium samples before a reset
         return observation
 
     def _call(

@@ -28,6 +28,27 @@ def test_a_good_environment_passes(replaced):
         check_env(corridor(**replaced))
 
 
+def test_an_episode_may_end_after_one_step_without_an_action_that_is_left():
+    class Parity(NatLangEnv):
+        name = "parity"
+        max_actions = 2
+
+        def __init__(self):
+            super().__init__(horizon=1)
+
+        def start(self, task):
+            self.number, self.over = random.Random(task.options["seed"]).randrange(10**6), False
+
+        def observe(self):
+            return Observation(f"Number {self.number}.", () if self.over else ("even", "odd"))
+
+        def act(self, action):
+            self.over, right = True, action == ("even", "odd")[self.number % 2]
+            return Outcome(float(right), ended=True, success=right)
+
+    assert check_env(Parity()) == []
+
+
 def tasks_apart(_, split):
     rooms = {"train": (0, 1), "validation": (2,), "test": ()}[split]
     return [Task(f"{split}-{room}", {"room": room}) for room in rooms]
