@@ -127,7 +127,7 @@ class _Session:
             game.check_demonstrations(episodes, file)
 
     def play(self, pause: Callable[[], None], *, menus: bool) -> None:
-        """Play all episodes with a ``pause`` before each step; ``menus`` also shows the state and the menu."""
+        """Play all episodes with a ``pause`` before each step; ``menus`` also shows rules, states and menus."""
         from reflectrl.pipeline.live_play import play_episode
 
         played = []
@@ -136,6 +136,8 @@ class _Session:
                 options = "".join(f" {key}={value}" for key, value in self._game.header.options.items())
                 self._screen.say(f"Environment: {self._game.header.env}{options}")
                 self._screen.say(f"Player: {self._game.who}")
+                if menus and self._game.env.instructions:
+                    self._screen.say(f"Rules: {self._game.env.instructions}")
             self._screen.say("")
             self._screen.say(f"Episode {number} of {len(self._episodes)}: {episode.task.id}", "bold")
             trajectory = play_episode(self._game, episode, self._show(episode.seed, pause, menus=menus))

@@ -32,8 +32,8 @@ ODD_TEXTS = ("", "\x07", "\u53f3\u3078", "word " * 20_000)
 Key = tuple[str, ...]
 
 REMEDY = (
-    "Results on such tasks say little about new states: vary the start with the task in start(), choose options that "
-    "do, keep tasks that begin alike in one split or, if what differs is hidden at first, set observable = False."
+    "Results on such tasks say little about new states: begin more tasks differently, list them in tasks() so that "
+    "those that begin alike are in one split or, if what differs is hidden at first, set observable = False."
 )
 
 

@@ -156,12 +156,13 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def start(self, task: Task) -> None:
         """Set the complete state to the start of ``task``.
 
-        Draw random numbers only from ``self.np_random``, here and in ``act``, so that equal seeds give equal episodes.
+        What makes the problem comes from ``task.options``, such as its seed. Draw chance, such as dice, only from
+        ``self.np_random``, here and in ``act``, so that equal seeds give equal episodes.
         """
 
     @abstractmethod
     def observe(self) -> Observation:
-        """Return the current state as text, with its legal actions; this must not change the state."""
+        """Return the current state as text, with its legal actions, if it is not the last; change nothing."""
 
     @abstractmethod
     def act(self, action: str) -> Outcome:
@@ -172,15 +173,17 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     def tasks(self, split: str) -> Sequence[Task]:
         """Return all tasks of ``split``: "train", "validation", "test" or one of ``further_splits``.
 
-        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers. By
-        default, a task is a seed: 10,000 for training and 200 for each other split, from which ``start`` makes the
-        episode by ``random.Random(task.options["seed"])``. So many cost nothing, and a small model knows a few hundred
-        by heart: it then plays its own tasks well, and new ones badly.
+        Splits share no task, and every task has a unique id. Derive tasks from constants, not from random numbers.
+
+        By default, a task is a seed: 10,000 for training and 200 for each other split. ``start`` makes the problem with
+        ``random.Random(task.options["seed"])``. List the tasks where fewer than thousands begin differently, as most
+        seeds of a held-out split would begin like one for training. Where there are as many, give them all: they cost
+        nothing, and a small model learns a few hundred by heart in place of the game.
         """
         return seed_tasks(split, self.splits)
 
     def expert(self) -> str | None:
-        """Return the best action in the current state, which may be ANY state; ``None`` where there is no expert."""
+        """Return a good action in the current state, which may be ANY state; ``None`` where there is no expert."""
         return None
 
     def reflection(self) -> str | None:
@@ -429,7 +432,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         )
         self._observation = observation
         if offered := observation.actions if self.max_actions else observation.tries:
-            self.action_space.offered = offered  # those before an end without any stay: gymnasium samples before a reset
+            self.action_space.offered = offered  # an end without any keeps the last ones, as gymnasium samples there
         return observation
 
     def _call(

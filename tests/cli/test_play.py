@@ -115,6 +115,7 @@ def test_the_expert_plays_with_its_reflections_and_bars() -> None:
     assert done.out == (
         "Environment: number_line size=8\n"
         "Player: expert\n"
+        "Rules: Reach the target by adding or subtracting one at a time.\n"
         "\n"
         "Episode 1 of 1: 1-to-0\n"
         "\n"

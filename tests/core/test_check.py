@@ -60,7 +60,7 @@ def test_tasks_that_begin_like_training_tasks_are_counted_and_one_is_named():
         "1 of 1 test tasks that were compared begin like one of 2 training tasks, which have 2 first states; 'test-1' "
         "like 'train-1'."
     )
-    assert "vary the start with the task" in remedy
+    assert "list them in tasks()" in remedy
 
 
 def test_tasks_that_begin_with_one_text_and_different_menus_do_not_begin_alike():
