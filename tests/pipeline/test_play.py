@@ -79,8 +79,8 @@ def test_the_command_plays_a_run_without_a_name_and_saves_its_episodes(run: Path
     done = CliRunner().invoke(app, ["play", "--run", str(run), "--sample", "--episodes", "12", "--save", str(path)])
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith(
-        f"Environment: number_line size=8\nPlayer: policy of {run}, sampled actions\nRules: Reach the target by adding or "
-        "subtracting one at a time.\n\nEpisode 1 of 12: "
+        f"Environment: number_line size=8\nPlayer: policy of {run}, sampled actions\n"
+        "Rules: Reach the target by adding or subtracting one at a time.\n\nEpisode 1 of 12: "
     )
     header, samples = read_samples(path)
     assert header == trained(run, None, {}).header
