@@ -49,9 +49,11 @@ def seed_tasks(split: str, splits: tuple[str, ...] = SPLITS, train: int = 10_000
         splits: all splits; the first is for training.
         train: number of tasks for training; each other split has 200, or as many if these are fewer.
     """
-    held_out = 200
-    number = splits.index(split)
-    first, count = ((number - 1) * held_out, min(train, held_out)) if number else ((len(splits) - 1) * held_out, train)
+    held_out, number = 200, splits.index(split)
+    if number:
+        first, count = (number - 1) * held_out, min(train, held_out)
+    else:
+        first, count = (len(splits) - 1) * held_out, train
     return tuple(Task(f"seed-{seed}", {"seed": seed}) for seed in range(first, first + count))
 
 
