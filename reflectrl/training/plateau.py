@@ -52,7 +52,7 @@ FALL = 0.25
 BY_HEART = 0.1
 """Difference between the losses in held-out and in trained rows, as a fraction of the first, from which rows are known
 by heart rather than what they have in common. A policy that fills calendars, of which there were 20,000, imitated 69 %
-of the expert's held-out actions where it ended a quarter behind its plateau, after 2,250 steps, and 78 % after 4,500."""
+of the expert's held-out actions where it ended behind its plateau, after 2,250 steps, and 78 % after 4,500."""
 LEARNED = 0.99
 """Accuracy in held-out rows from which nothing is left to be learned."""
 GAIN = 0.005
