@@ -184,9 +184,10 @@ def test_served_and_played_by_us_it_is_the_same_environment(line: str, monkeypat
     env = make_env(f"openenv:{line}", key="$LINE_KEY", horizon=9)
     check_env(env)
     assert env.max_actions == 2
-    text, info = env.reset(seed=0, options={"task": env.split_tasks("train")[2]})
+    task = env.split_tasks("train")[2]
+    text, info = env.reset(seed=0, options={"task": task})
     here = make_env("number_line", size=9)
-    assert here.reset(seed=2)[0] == text
+    assert here.reset(seed=task.options["seed"])[0] == text
     assert here.observation.actions == info["actions"]
     assert here.step("add one")[:2] == env.step("add one")[:2]
     env.close()
