@@ -47,7 +47,7 @@ def check(
     if missing := [split for split, size in sizes.items() if not size]:
         say(f"It has no tasks for {' and '.join(missing)}, which is fine for training.")
     for remark in remarks:
-        say(remark)
+        say(f"Remark: {remark}")
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:

@@ -93,6 +93,8 @@ def test_an_environment_is_checked() -> None:
     done = reflectrl("check-env", "number_line", "size=6")
     assert done.code == 0, done.err
     assert "16 train, 7 validation, 7 test tasks; horizon 6" in done.out
+    told = reflectrl("check-env", "corridor:Hall").out.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["corridor", "Remark", "Remark"]
     assert "dangerous_taxi" in reflectrl("check-env", "--list").out.splitlines()
 
 
