@@ -122,7 +122,8 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
     name: ClassVar[str] = ""
     """Registered name of the environment."""
     instructions: str = ""
-    """Rules that a player must know, shown before each state if the recipe says so; options may add to them."""
+    """Rules that a player must know, shown before each state if the recipe says so; options may add to them. With a
+    ``budget``, the built-in model is shown none, as they are the same in every prompt: play teaches them."""
     observable: ClassVar[bool] = True
     """True if equal texts mean equal states. Then no SFT row may show the initial state of a held-out task, unless a
     training task begins with the same text; if false, such a text reveals nothing about the task, because the deciding
@@ -183,7 +184,10 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         return seed_tasks(split, self.splits)
 
     def expert(self) -> str | None:
-        """Return a good action in the current state, which may be ANY state; ``None`` where there is no expert."""
+        """Return a good action in the current state, which may be ANY state, also one that is lost.
+
+        ``None`` where there is no expert.
+        """
         return None
 
     def reflection(self) -> str | None:
