@@ -385,7 +385,7 @@ def _held_out(recipe: Recipe, env: NatLangEnv) -> frozenset[tuple[str, ...]]:
 
     A text that training tasks begin with as well cannot identify a held-out task: what tells them apart is hidden, or
     the tasks are the same. Nothing is held out where the environment says that different states may show the same.
-    Of thousands of training tasks ``STARTS`` are begun: a text that hides what tells tasks apart is the first of many.
+    Only ``STARTS`` training tasks are begun, at equal distances: a text that many begin with is found among them.
     """
     if not env_class(recipe.env.name).observable:
         return frozenset()

@@ -353,8 +353,11 @@ def claims(
         stopped = error
     findings = [judge(pair) for pair in pairs]
     cells = [finding.cells() for finding in findings]
-    if figure is not None and (rows := [row for finding in findings if (row := finding.row) is not None]):
-        write_output(figure, forest(rows, "Differences of success in percentage points, with their 95 % intervals"))
+    if figure is not None:
+        if rows := [row for finding in findings if (row := finding.row) is not None]:
+            write_output(figure, forest(rows, "Differences of success in percentage points, with their 95 % intervals"))
+        else:
+            warn(f"{figure} was not drawn: no claim has enough runs yet.")
     if output == "markdown":
         say(markdown_table(HEADS, cells))
     else:

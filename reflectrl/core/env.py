@@ -163,7 +163,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
 
     @abstractmethod
     def observe(self) -> Observation:
-        """Return the current state as text, with its legal actions, if it is not the last; change nothing."""
+        """Return the current state as text, and its legal actions, which may be none at the end; change nothing."""
 
     @abstractmethod
     def act(self, action: str) -> Outcome:
@@ -436,7 +436,7 @@ class NatLangEnv(Recreated, gymnasium.Env[str, str]):
         )
         self._observation = observation
         if offered := observation.actions if self.max_actions else observation.tries:
-            self.action_space.offered = offered  # an end without any keeps the last ones, as gymnasium samples there
+            self.action_space.offered = offered  # kept where an end offers none: gymnasium samples there
         return observation
 
     def _call(

@@ -240,7 +240,7 @@ def _wrong_reflections(of: Evidence) -> Cause | None:
         "reflections",
         f"reflections are right{where} in {_percent(right)} of the steps{follows}",
         f"{_longer(of, 'reflector')}more of {'`sft.reflector.steps` or ' if _bounded(of, 'reflector') else ''}"
-        f"{_shown(of)}{_wider(of)}{pieces}",
+        f"{_shown(of)}{_wider(of)}{pieces}, or a policy without words (`players.reflector.player=none`)",
     )
 
 

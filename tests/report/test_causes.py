@@ -282,6 +282,7 @@ def test_wrong_reflections_that_mislead_are_named(tmp_path: Path) -> None:
         "reflections are right in new states in 20 % of the steps; the next action is good after 90 % of right ones "
         "and 40 % of wrong ones",
     )
+    assert "`players.reflector.player=none`" in found(tmp_path / "run")[0].remedy
     assert "in new states" not in found(ended(tmp_path / "taught", audit=shares(0.2, None, 0.9, 0.4)))[0].why
     assert found(ended(tmp_path / "right", audit=shares(0.9, 0.9, 0.9, 0.4))) == []
     assert found(ended(tmp_path / "ignored", audit=shares(0.2, 0.2, 0.5, 0.5))) == []
