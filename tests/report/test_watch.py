@@ -150,9 +150,14 @@ def test_episodes_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_episodes_are_packed_once_for_all_and_again_after_a_rest(tmp_path: Path) -> None:
     run = training(tmp_path / "one", iterations=100)
+    seconds = []
+    for page in [LivePage([run]) for _ in range(3)]:
+        page.look()
+        began = time.monotonic()
+        page.episodes("one/training")
+        seconds.append(time.monotonic() - began)
     page = LivePage([run])
     page.look()
-    began = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         first, *others = pool.map(page.episodes, ["one/training"] * 3)
     ended = time.monotonic()
@@ -160,7 +165,7 @@ def test_episodes_are_packed_once_for_all_and_again_after_a_rest(tmp_path: Path)
     assert page.episodes("one/training") is first
     (run / "trajectories" / "advantages-00000.jsonl").write_text("", encoding="utf-8")
     later = page.episodes("one/training")
-    assert time.monotonic() - ended > 0.5 * REST * (ended - began)
+    assert time.monotonic() - ended > 0.5 * REST * min(seconds)  # the first may have waited for a busy processor
     (said,) = json.loads(later or "")["missing"]  # the page shows it below the episodes
     assert "advantages-00000.jsonl does not fit the episodes beside it" in said
 
